@@ -1,0 +1,43 @@
+//! The vocabulary of Trainyard.
+//!
+//! Everything that two crates must agree on is here: quantities and ids, what exists ([`Cluster`]),
+//! what is trained ([`Model`], [`Workload`]), what is decided ([`Plan`]), what is carried out
+//! ([`Program`]), what happened ([`Timeline`]) and the [`Backend`] trait that joins the last two.
+//!
+//! **Deliberately ignorant of** files, clocks, randomness and choice: nothing here reads, measures,
+//! draws or prefers. Two runs of any function here on equal arguments give equal results.
+//!
+//! Read next: [`program`] for what a backend carries out, [`verify`] for what makes it safe to.
+
+pub mod backend;
+pub mod cluster;
+pub mod counts;
+pub mod grid;
+pub mod ids;
+pub mod measurement;
+pub mod model;
+pub mod plan;
+pub mod prediction;
+pub mod problem;
+pub mod program;
+pub mod quantity;
+pub mod timeline;
+pub mod verify;
+pub mod workload;
+
+pub use backend::{Backend, BackendError, Clock, Decision, Event, IterationOutcome};
+pub use cluster::{Cluster, DeviceKind, Fabric, Link, NodeGroup, NodeKind, Path, PhysicalLink};
+pub use ids::{
+    BufferId, ChunkId, DeviceId, DeviceKindId, GroupId, InstructionId, MicrobatchId, NodeId, NodeKindId, Rank, RoleId,
+    StageId,
+};
+pub use measurement::{Measurement, MeasuredOp};
+pub use model::{MlpKind, Model, NormKind, Positions};
+pub use plan::{Axis, CollectiveAlgorithm, Plan, Recompute, Schedule, StagePlan, ZeroStage};
+pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
+pub use problem::{Problem, SourceSpan};
+pub use program::{Instruction, Op, Program, Role};
+pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
+pub use timeline::{Lane, Span, Timeline};
+pub use verify::VerifiedProgram;
+pub use workload::{AdamW, AttentionKernel, Precision, Workload};

@@ -1,0 +1,67 @@
+//! What an evaluator says of a plan.
+
+use crate::{Bytes, DeviceId, Plan, Problem, SimDuration, StageId};
+
+/// Peak memory of one pipeline position, by part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageMemory {
+    /// The position.
+    pub stage: StageId,
+    /// A device that holds it (the one with the least memory).
+    pub device: DeviceId,
+    /// Capacity of that device.
+    pub capacity: Bytes,
+    /// Peak of the sum.
+    pub peak: Bytes,
+    /// Each part at the moment of the peak: name and bytes, largest first.
+    pub parts: Vec<(&'static str, Bytes)>,
+    /// The moment of the peak, in words: the instruction that reaches it.
+    pub moment: String,
+}
+
+/// Time and memory of one iteration of a plan, and on what the figures rest.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Prediction {
+    /// One iteration, start of the first instruction to the end of the last.
+    pub iteration: SimDuration,
+    /// The pipeline's bubble rate: 1 - work / longest stage span, optimizer excluded; `None` where not computed.
+    pub bubble_rate: Option<f64>,
+    /// Per pipeline position.
+    pub memory: Vec<StageMemory>,
+    /// Share of the busy time that rests on measured, interpolated and analytic durations.
+    pub basis: BasisShare,
+}
+
+/// On what durations rest, as shares of their sum.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct BasisShare {
+    /// Measured for just this.
+    pub measured: f64,
+    /// Between measured points, or from a fit of them.
+    pub interpolated: f64,
+    /// From a formula.
+    pub analytic: f64,
+}
+
+/// "No", with all reasons and the nearest legal choices.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Infeasible {
+    /// Every reason.
+    pub reasons: Vec<Problem>,
+    /// Legal plans nearby, nearest first; may be empty.
+    pub nearest: Vec<Plan>,
+}
+
+/// What an evaluator answers.
+pub type Evaluation = Result<Prediction, Infeasible>;
+
+/// A plan with its prediction and why it stands where it does.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// The plan.
+    pub plan: Plan,
+    /// Its evaluation.
+    pub evaluation: Evaluation,
+    /// Why it was chosen, or why it lost, in sentences.
+    pub reasons: Vec<String>,
+}

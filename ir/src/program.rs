@@ -1,0 +1,590 @@
+//! What a backend carries out: instruction lists of roles, with the groups and messages that join them.
+//!
+//! A program is *folded*: a [`Role`] is an instruction list with the set of ranks that carry it out, so that a
+//! 16,384-rank program is as large as its distinct roles. [`unfold`] gives the flat program.
+//!
+//! Durations are never stored here: the same program runs on a slower device.
+//!
+//! # Meaning
+//!
+//! * Each rank has one instruction queue per [`Stream`]; a stream carries out its instructions in list order.
+//! * An instruction begins when its stream is free and all its waits (ids in the same role) have ended.
+//! * A collective begins when all members of the group instance have reached it, and ends for all at once.
+//! * A send and its receive begin when both have been reached, and end together.
+//!   They match by (source, destination, edge, microbatch, direction), never by peer alone.
+//! * `Allocate` happens when the instruction starts, `Free` when it ends.
+
+use crate::{
+    Axis, BufferId, Bytes, ChunkId, CollectiveAlgorithm, DeviceId, GroupId, InstructionId, MicrobatchId, Model, Rank,
+    Recompute, RoleId, StageId, Workload, ZeroStage,
+};
+
+mod digest;
+mod rank_set;
+pub mod text;
+pub mod unfold;
+
+pub use digest::Digest;
+pub use rank_set::{RankSet, Run};
+
+/// Where an instruction queues. Streams of one rank run beside each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Stream {
+    /// Kernels.
+    Compute,
+    /// Collectives of the tensor group (and other collectives of the model's ranks).
+    Tensor,
+    /// Sends to the next chunk.
+    ForwardSend,
+    /// Receives from the previous chunk.
+    ForwardReceive,
+    /// Sends to the previous chunk.
+    BackwardSend,
+    /// Receives from the next chunk.
+    BackwardReceive,
+    /// Collectives over replicas.
+    Data,
+}
+
+impl Stream {
+    /// All of them, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Compute,
+        Self::Tensor,
+        Self::ForwardSend,
+        Self::ForwardReceive,
+        Self::BackwardSend,
+        Self::BackwardReceive,
+        Self::Data,
+    ];
+    /// Its name in text and on timelines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::Tensor => "tensor",
+            Self::ForwardSend => "forward-send",
+            Self::ForwardReceive => "forward-receive",
+            Self::BackwardSend => "backward-send",
+            Self::BackwardReceive => "backward-receive",
+            Self::Data => "data",
+        }
+    }
+}
+
+/// What a compute instruction does with its units.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Pass {
+    /// Forward, keeping what the chunk's recomputation says.
+    Forward,
+    /// Forward again from what was kept, right before the backward pass.
+    Recompute,
+    /// Gradients of inputs and weights.
+    Backward,
+    /// Gradients of inputs only.
+    BackwardInput,
+    /// Gradients of weights only, from what the input pass left.
+    BackwardWeight,
+}
+
+impl Pass {
+    /// Its name in text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Recompute => "recompute",
+            Self::Backward => "backward",
+            Self::BackwardInput => "backward-input",
+            Self::BackwardWeight => "backward-weight",
+        }
+    }
+}
+
+/// The smallest part of a model that an instruction can name. Layers are numbered through the whole model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Unit {
+    /// Token (and learned position) embedding; vocabulary-parallel, so its output is partial over the tensor group.
+    Embedding,
+    /// The norm before attention.
+    AttentionNorm(u32),
+    /// Attention with its projections; its output is partial over the tensor group.
+    Attention(u32),
+    /// The norm before the feed-forward part.
+    MlpNorm(u32),
+    /// The feed-forward part; its output is partial over the tensor group.
+    Mlp(u32),
+    /// The norm before the head.
+    FinalNorm,
+    /// Logits of this rank's part of the vocabulary, and their per-token statistics (maximum, sum of exponentials,
+    /// target logit).
+    Head,
+    /// Cross-entropy from the statistics of all ranks of the tensor group.
+    Loss,
+}
+
+/// Consecutive units of a chunk, by position in the chunk: `start..end`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct UnitRange {
+    /// First.
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+}
+
+/// One virtual stage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// The pipeline position that holds it.
+    pub stage: StageId,
+    /// Its first layer, numbered through the model.
+    pub first_layer: u32,
+    /// Its layers.
+    pub layers: u32,
+    /// Whether it holds the embedding.
+    pub embedding: bool,
+    /// Whether it holds the final norm, the head and the loss.
+    pub head: bool,
+    /// What it computes again.
+    pub recompute: Recompute,
+}
+
+impl Chunk {
+    /// Units in the chunk.
+    #[must_use]
+    pub const fn units(&self) -> u32 {
+        self.embedding as u32 + 4 * self.layers + 3 * self.head as u32
+    }
+    /// All of them.
+    #[must_use]
+    pub const fn all_units(&self) -> UnitRange {
+        UnitRange { start: 0, end: self.units() }
+    }
+    /// The unit at a position.
+    ///
+    /// # Panics
+    /// If the chunk has no such position.
+    #[must_use]
+    pub fn unit(&self, position: u32) -> Unit {
+        let Some(inner) = position.checked_sub(u32::from(self.embedding)) else { return Unit::Embedding };
+        let layer = self.first_layer + inner / 4;
+        match (inner.checked_sub(4 * self.layers), inner % 4) {
+            (None, 0) => Unit::AttentionNorm(layer),
+            (None, 1) => Unit::Attention(layer),
+            (None, 2) => Unit::MlpNorm(layer),
+            (None, _) => Unit::Mlp(layer),
+            (Some(0), _) if self.head => Unit::FinalNorm,
+            (Some(1), _) if self.head => Unit::Head,
+            (Some(2), _) if self.head => Unit::Loss,
+            (Some(_), _) => panic!("no unit {position} in a chunk of {}", self.units()),
+        }
+    }
+}
+
+/// A collective operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CollectiveKind {
+    /// Every member gets the sum of all.
+    AllReduce,
+    /// Every member gets the concatenation of all.
+    AllGather,
+    /// Every member gets its part of the sum of all.
+    ReduceScatter,
+}
+
+impl CollectiveKind {
+    /// Its name in text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+        }
+    }
+}
+
+/// What a collective moves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Payload {
+    /// An activation or its gradient at a unit of a chunk, for one microbatch, in one pass.
+    Activation {
+        /// Which of the unit's tensors.
+        tensor: UnitTensor,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The unit's position in the chunk.
+        unit: u32,
+        /// The microbatch.
+        microbatch: MicrobatchId,
+        /// The pass that needs it.
+        pass: Pass,
+    },
+    /// Weight gradients of a chunk, over replicas.
+    Gradients {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Updated parameters of a chunk, over replicas (ZeRO-1).
+    Parameters {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Gradients of parameters that every tensor rank holds but sees only its part of the sequence for.
+    ReplicatedGradients,
+    /// Gradients of a tied embedding, between the first and the last stage.
+    TiedGradients,
+    /// The squared norm of the gradients: one FP64 number.
+    GradientNorm,
+}
+
+/// A tensor of a unit, `[tokens, hidden]` unless said otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum UnitTensor {
+    /// The unit's forward input, divided along the sequence (sequence parallelism).
+    Input,
+    /// The unit's forward output, a partial sum on each rank.
+    Output,
+    /// The gradient of the unit's output, divided along the sequence (sequence parallelism).
+    OutputGradient,
+    /// The gradient of the unit's input, a partial sum on each rank.
+    InputGradient,
+    /// Three FP32 numbers per token: maximum, sum of exponentials, target logit.
+    LossStatistics,
+}
+
+/// The other end of a message: rank `r` of this role talks to rank `r + shift` of role `role`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Peer {
+    /// The other role.
+    pub role: RoleId,
+    /// Added to this rank's number.
+    pub shift: i64,
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Direction {
+    /// An activation, to the next chunk.
+    Forward,
+    /// A gradient, to the previous chunk.
+    Backward,
+}
+
+/// What a message is: with its two ranks, its identity.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Message {
+    /// The boundary after this chunk.
+    pub edge: ChunkId,
+    /// Which way.
+    pub direction: Direction,
+    /// The microbatch.
+    pub microbatch: MicrobatchId,
+}
+
+/// What an instruction does. Matches are exhaustive everywhere: a new operation must be thought about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Op {
+    /// One pass of consecutive units of a chunk.
+    Compute {
+        /// The pass.
+        pass: Pass,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Which of its units (a backward pass goes through them from the end).
+        units: UnitRange,
+        /// The microbatch.
+        microbatch: MicrobatchId,
+    },
+    /// A collective over this rank's instance of a group.
+    Collective {
+        /// Which.
+        kind: CollectiveKind,
+        /// Over whom.
+        group: GroupId,
+        /// Of what.
+        payload: Payload,
+        /// Bytes of the whole buffer: what every member holds before (reductions) or after (gathers).
+        bytes: Bytes,
+    },
+    /// The sending end of a message.
+    Send {
+        /// To whom.
+        peer: Peer,
+        /// What.
+        message: Message,
+        /// How much.
+        bytes: Bytes,
+    },
+    /// The receiving end.
+    Receive {
+        /// From whom.
+        peer: Peer,
+        /// What.
+        message: Message,
+        /// How much.
+        bytes: Bytes,
+    },
+    /// The sum of squares of the gradients that this rank answers for.
+    GradientNorm,
+    /// Clipping and the AdamW step of the parameters that this rank answers for; clears gradients.
+    Optimizer,
+}
+
+/// What a buffer holds. Order is the order of reports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum BufferKind {
+    /// Parameters in the training precision.
+    Weights,
+    /// Weight gradients.
+    Gradients,
+    /// Master weights and moments.
+    OptimizerState,
+    /// What forward passes keep for backward passes.
+    Activations,
+    /// What a pass needs only while it runs.
+    Workspace,
+    /// Logits and what the loss keeps of them.
+    Logits,
+    /// Buffers of collectives and messages.
+    Communication,
+    /// What the runtime takes for itself.
+    Reserve,
+}
+
+impl BufferKind {
+    /// Its name in reports and in text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Gradients => "gradients",
+            Self::OptimizerState => "optimizer-state",
+            Self::Activations => "activations",
+            Self::Workspace => "workspace",
+            Self::Logits => "logits",
+            Self::Communication => "communication",
+            Self::Reserve => "reserve",
+        }
+    }
+}
+
+/// A piece of memory of a role, the same on each of its ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// What it holds.
+    pub kind: BufferKind,
+    /// Its size.
+    pub bytes: Bytes,
+    /// Whether it lives before, through and after the iteration; such a buffer is never allocated or freed in it.
+    pub resident: bool,
+}
+
+/// What an instruction does with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Access {
+    /// Takes it, when it starts.
+    Allocate,
+    /// Reads or writes it.
+    Use,
+    /// Gives it back, when it ends.
+    Free,
+}
+
+/// One instruction of a role. Its waits and accesses are kept in the role's pools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Instruction {
+    /// What it does.
+    pub op: Op,
+    /// Where it queues.
+    pub stream: Stream,
+    waits: (u32, u32),
+    accesses: (u32, u32),
+}
+
+/// An instruction list and the ranks that carry it out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Role {
+    /// The pipeline position.
+    pub stage: StageId,
+    /// Its ranks.
+    pub ranks: RankSet,
+    /// Its buffers.
+    pub buffers: Vec<Buffer>,
+    instructions: Vec<Instruction>,
+    waits: Vec<InstructionId>,
+    accesses: Vec<(BufferId, Access)>,
+}
+
+impl Role {
+    /// A role with no instructions yet.
+    #[must_use]
+    pub fn new(stage: StageId, ranks: RankSet) -> Self {
+        Self { stage, ranks, buffers: Vec::new(), instructions: Vec::new(), waits: Vec::new(), accesses: Vec::new() }
+    }
+    /// Adds a buffer.
+    pub fn buffer(&mut self, kind: BufferKind, bytes: Bytes, resident: bool) -> BufferId {
+        self.buffers.push(Buffer { kind, bytes, resident });
+        BufferId::at(self.buffers.len() - 1)
+    }
+    /// Adds an instruction at the end of the list.
+    pub fn push(
+        &mut self,
+        op: Op,
+        stream: Stream,
+        waits: &[InstructionId],
+        accesses: &[(BufferId, Access)],
+    ) -> InstructionId {
+        let range = |start: usize, end: usize| {
+            let number = |n: usize| u32::try_from(n).expect("a role with more than 2^32 waits or accesses");
+            (number(start), number(end))
+        };
+        let (first_wait, first_access) = (self.waits.len(), self.accesses.len());
+        self.waits.extend_from_slice(waits);
+        self.accesses.extend_from_slice(accesses);
+        self.instructions.push(Instruction {
+            op,
+            stream,
+            waits: range(first_wait, self.waits.len()),
+            accesses: range(first_access, self.accesses.len()),
+        });
+        InstructionId::at(self.instructions.len() - 1)
+    }
+    /// The list.
+    #[must_use]
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+    /// One instruction.
+    #[must_use]
+    pub fn instruction(&self, id: InstructionId) -> &Instruction {
+        &self.instructions[id.index()]
+    }
+    /// What an instruction waits for, beside its stream.
+    #[must_use]
+    pub fn waits(&self, instruction: &Instruction) -> &[InstructionId] {
+        &self.waits[instruction.waits.0 as usize..instruction.waits.1 as usize]
+    }
+    /// What an instruction does with which buffers.
+    #[must_use]
+    pub fn accesses(&self, instruction: &Instruction) -> &[(BufferId, Access)] {
+        &self.accesses[instruction.accesses.0 as usize..instruction.accesses.1 as usize]
+    }
+    /// The same list for other ranks, with every op passed through `map`.
+    #[must_use]
+    pub fn relabelled(&self, ranks: RankSet, mut map: impl FnMut(Op) -> Op) -> Self {
+        let mut role = self.clone();
+        role.ranks = ranks;
+        for instruction in &mut role.instructions {
+            instruction.op = map(instruction.op);
+        }
+        role
+    }
+}
+
+/// A family of equal groups: instance `i` is `members`, each rank moved by `shifts[i]`. The first shift is 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// The dimension along which the members differ.
+    pub axis: Axis,
+    /// The ranks of the first instance, in the order of their index in the group.
+    pub members: RankSet,
+    /// What moves the first instance onto each.
+    pub shifts: RankSet,
+}
+
+impl Group {
+    /// Ranks of one instance.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.members.len()
+    }
+    /// The ranks of the instance that holds `rank`, in order of group index; `None` if none does.
+    #[must_use]
+    pub fn instance_of(&self, rank: Rank) -> Option<RankSet> {
+        self.shifts.iter().find_map(|shift| {
+            let first = rank.raw().checked_sub(shift.raw())?;
+            self.members.contains(Rank::new(first)).then(|| self.members.moved(i64::from(shift.raw())))
+        })
+    }
+}
+
+/// Sizes and switches of the division that ops refer to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Replicas.
+    pub data: u32,
+    /// Tensor degree.
+    pub tensor: u32,
+    /// Pipeline positions.
+    pub pipeline: u32,
+    /// Whether activations between tensor-parallel parts are divided along the sequence.
+    pub sequence_parallel: bool,
+    /// Sequences of one microbatch on one replica.
+    pub microbatch_size: u32,
+    /// Microbatches of one iteration on each replica.
+    pub microbatches: u32,
+    /// Sharding over replicas.
+    pub zero: ZeroStage,
+    /// Algorithm of the gradient collectives.
+    pub collective: CollectiveAlgorithm,
+}
+
+/// A program. Ops are meaningful together with its model, workload, layout and chunks, so it needs nothing else to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    /// What is trained.
+    pub model: Model,
+    /// How.
+    pub workload: Workload,
+    /// Divided how.
+    pub layout: Layout,
+    /// Virtual stages, in the order of the model.
+    pub chunks: Vec<Chunk>,
+    /// Families of groups.
+    pub groups: Vec<Group>,
+    /// Roles; every rank `0..world` has exactly one.
+    pub roles: Vec<Role>,
+    /// Device of each rank; empty means rank `r` on device `r`.
+    pub placement: Vec<DeviceId>,
+}
+
+impl Program {
+    /// Ranks in all.
+    #[must_use]
+    pub fn world(&self) -> u32 {
+        self.layout.data * self.layout.tensor * self.layout.pipeline
+    }
+    /// The device of a rank.
+    #[must_use]
+    pub fn device(&self, rank: Rank) -> DeviceId {
+        if self.placement.is_empty() { DeviceId::new(rank.raw()) } else { self.placement[rank.index()] }
+    }
+    /// The role of a rank.
+    #[must_use]
+    pub fn role_of(&self, rank: Rank) -> Option<RoleId> {
+        self.roles.iter().position(|role| role.ranks.contains(rank)).map(RoleId::at)
+    }
+    /// A chunk.
+    #[must_use]
+    pub fn chunk(&self, id: ChunkId) -> &Chunk {
+        &self.chunks[id.index()]
+    }
+    /// Tokens of one microbatch on one replica.
+    #[must_use]
+    pub fn microbatch_tokens(&self) -> u64 {
+        u64::from(self.layout.microbatch_size) * u64::from(self.workload.sequence_length)
+    }
+    /// Instructions of all roles (of one rank each).
+    #[must_use]
+    pub fn instructions(&self) -> usize {
+        self.roles.iter().map(|role| role.instructions().len()).sum()
+    }
+    /// A digest of the text form: equal programs have equal digests on any machine.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::new();
+        digest.text(&text::print(self));
+        digest.finish()
+    }
+}
