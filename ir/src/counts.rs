@@ -1,10 +1,24 @@
 //! Counts: which kernels a unit's pass runs, with their FLOPs and bytes. Shapes only, never time.
 //!
 //! A cost model prices [`Kernel`]s; a report counts their [`Flops`]. The kernels are those that the executor runs and
-//! that GPU frameworks run for the same operation.
+//! that GPU frameworks run for the same operation. [`payload_bytes`] and [`message_bytes`] size what ranks exchange;
+//! [`program_flops`] and [`model_flops_per_token`] are totals, each with its convention named.
 
-use crate::program::{Layout, Pass, Program, Unit};
-use crate::{AttentionKernel, Bytes, Flops, Model, Recompute, Workload};
+use crate::program::{Layout, Program};
+use crate::{AttentionKernel, Bytes, Flops, Model, Workload};
+
+mod kernels;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod totals;
+
+pub use kernels::unit_kernels;
+pub use sizes::{
+    activation_bytes, chunk_parameters, gradient_bytes, gradient_norm_bytes, message_bytes, optimizer_bytes, parameter_bytes, partial_gradient_parameters,
+    payload_bytes, replicated_parameters, unit_parameters,
+};
+pub use totals::{CountedParameters, CountedScores, model_flops_per_token, program_flops};
 
 /// What an operation's size depends on.
 #[derive(Clone, Copy, Debug)]
@@ -25,25 +39,130 @@ impl Program {
     }
 }
 
+impl Shape<'_> {
+    /// Tokens of one microbatch on one replica.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.layout.microbatch_size as u64 * self.workload.sequence_length as u64
+    }
+    /// Tokens of the residual stream on one rank: the sequence shard (rounded up) under sequence parallelism, else all.
+    #[must_use]
+    pub const fn residual_tokens(&self) -> u64 {
+        if self.layout.sequence_parallel { self.tokens().div_ceil(self.tensor()) } else { self.tokens() }
+    }
+    /// The tensor degree.
+    #[must_use]
+    pub const fn tensor(&self) -> u64 {
+        self.layout.tensor as u64
+    }
+    /// Rows of the embedding that one rank of the tensor group holds, padding included.
+    #[must_use]
+    pub const fn rank_vocabulary(&self) -> u64 {
+        self.model.padded_vocabulary(self.workload.vocabulary_divisor, self.layout.tensor) / self.tensor()
+    }
+    /// Width of this rank's query heads.
+    #[must_use]
+    pub const fn rank_query_width(&self) -> u64 {
+        self.model.query_width().div_ceil(self.tensor())
+    }
+    /// Width of this rank's key (or value) heads.
+    #[must_use]
+    pub const fn rank_kv_width(&self) -> u64 {
+        self.model.kv_width().div_ceil(self.tensor())
+    }
+    /// This rank's part of the feed-forward width.
+    #[must_use]
+    pub const fn rank_ffn(&self) -> u64 {
+        (self.model.ffn as u64).div_ceil(self.tensor())
+    }
+}
+
 /// A streaming kernel; each kind has its own effective bandwidth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Streaming {
-    /// Gathering or scattering embedding rows.
+    /// Gathering embedding rows, positions added.
     Embedding,
+    /// Adding gradients to embedding rows.
+    EmbeddingBackward,
     /// RMSNorm or LayerNorm.
     Norm,
-    /// Rotary embedding.
+    /// Its input gradient (with the residual's added) or weight gradient.
+    NormBackward,
+    /// Rotary embedding, forward or backward.
     Rope,
     /// SwiGLU or GELU.
     Activation,
+    /// Its gradient.
+    ActivationBackward,
     /// Additions and copies of activations, biases.
     Add,
-    /// Softmax statistics and gradient over logits.
+    /// Softmax statistics over logits.
     CrossEntropy,
+    /// The gradient of the logits.
+    CrossEntropyBackward,
     /// Sum of squares of gradients.
     GradientNorm,
     /// The AdamW step.
     Optimizer,
+}
+
+impl Streaming {
+    /// All of them, in order.
+    pub const ALL: [Self; 12] = [
+        Self::Embedding,
+        Self::EmbeddingBackward,
+        Self::Norm,
+        Self::NormBackward,
+        Self::Rope,
+        Self::Activation,
+        Self::ActivationBackward,
+        Self::Add,
+        Self::CrossEntropy,
+        Self::CrossEntropyBackward,
+        Self::GradientNorm,
+        Self::Optimizer,
+    ];
+    /// Its name in measurements and calibrations.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::EmbeddingBackward => "embedding-backward",
+            Self::Norm => "norm",
+            Self::NormBackward => "norm-backward",
+            Self::Rope => "rope",
+            Self::Activation => "activation",
+            Self::ActivationBackward => "activation-backward",
+            Self::Add => "add",
+            Self::CrossEntropy => "cross-entropy",
+            Self::CrossEntropyBackward => "cross-entropy-backward",
+            Self::GradientNorm => "gradient-norm",
+            Self::Optimizer => "optimizer",
+        }
+    }
+    /// The kind of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+    /// The kind whose rate stands in where this one was not measured: the forward kernel of a backward one.
+    #[must_use]
+    pub const fn stand_in(self) -> Option<Self> {
+        match self {
+            Self::EmbeddingBackward => Some(Self::Embedding),
+            Self::NormBackward => Some(Self::Norm),
+            Self::ActivationBackward => Some(Self::Activation),
+            Self::CrossEntropyBackward => Some(Self::CrossEntropy),
+            Self::Embedding
+            | Self::Norm
+            | Self::Rope
+            | Self::Activation
+            | Self::Add
+            | Self::CrossEntropy
+            | Self::GradientNorm
+            | Self::Optimizer => None,
+        }
+    }
 }
 
 /// One kernel.
@@ -86,31 +205,23 @@ pub enum Kernel {
     },
 }
 
-/// Pushes the kernels of one unit's pass on one rank onto `out`.
-///
-/// `Backward` is `BackwardInput` then `BackwardWeight`; `Recompute` is `Forward`. With selective recomputation the
-/// backward (input) pass of attention begins with the forward attention core.
-pub fn unit_kernels(shape: Shape<'_>, unit: Unit, pass: Pass, recompute: Recompute, out: &mut Vec<Kernel>) {
-    let _ = (shape, unit, pass, recompute, out);
-}
-
-/// FLOPs of a kernel: `2mnk` for a matrix product; causal attention counts the half of the scores that is used.
+/// FLOPs of a kernel, exactly: `2mnk` for a matrix product. Causal attention counts the scores that are used,
+/// `s(s+1)/2` of each head: two products of `2 head_dim` each forward; backward four, and the fused kernel computes
+/// the scores once more (five). Streaming kernels count none.
 #[must_use]
 pub fn flops(kernel: Kernel) -> Flops {
-    let _ = kernel;
-    Flops::ZERO
-}
-
-/// Parameters that one rank of the tensor group holds of a unit (padded vocabulary).
-#[must_use]
-pub fn unit_parameters(shape: Shape<'_>, unit: Unit) -> u64 {
-    let _ = (shape, unit);
-    0
-}
-
-/// Bytes of a full activation `[microbatch tokens, hidden]`, before any division.
-#[must_use]
-pub fn activation_bytes(shape: Shape<'_>) -> Bytes {
-    let _ = shape;
-    Bytes::ZERO
+    let wide = u128::from;
+    match kernel {
+        Kernel::MatrixProduct { m, n, k } => Flops::new(2 * wide(m) * wide(n) * wide(k)),
+        Kernel::Attention { sequences, sequence_length, heads, head_dim, kernel, backward, .. } => {
+            let scores = wide(sequences) * wide(heads) * (wide(sequence_length) * (wide(sequence_length) + 1) / 2);
+            let products = match (backward, kernel) {
+                (false, _) => 2,
+                (true, AttentionKernel::Plain) => 4,
+                (true, AttentionKernel::Fused) => 5,
+            };
+            Flops::new(scores * 2 * wide(head_dim) * products)
+        }
+        Kernel::Streaming { .. } => Flops::ZERO,
+    }
 }

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChunkId, MicrobatchId};
 
-pub mod text;
+mod check;
+#[cfg(test)]
+mod tests;
+mod text;
 
 /// A pass of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

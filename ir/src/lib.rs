@@ -21,6 +21,8 @@ pub mod prediction;
 pub mod problem;
 pub mod program;
 pub mod quantity;
+#[cfg(test)]
+mod testing;
 pub mod timeline;
 pub mod verify;
 pub mod workload;

@@ -21,6 +21,22 @@ pub enum Axis {
     Model,
 }
 
+impl Axis {
+    /// All of them, in order.
+    pub const ALL: [Self; 5] = [Self::Data, Self::Tensor, Self::Pipeline, Self::Embedding, Self::Model];
+    /// Its name in text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Tensor => "tensor",
+            Self::Pipeline => "pipeline",
+            Self::Embedding => "embedding",
+            Self::Model => "model",
+        }
+    }
+}
+
 /// The order of passes over a pipeline.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -353,6 +353,17 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Weights,
+        Self::Gradients,
+        Self::OptimizerState,
+        Self::Activations,
+        Self::Workspace,
+        Self::Logits,
+        Self::Communication,
+        Self::Reserve,
+    ];
     /// Its name in reports and in text.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -510,7 +521,8 @@ impl Group {
 }
 
 /// Sizes and switches of the division that ops refer to.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Layout {
     /// Replicas.
     pub data: u32,
@@ -580,11 +592,9 @@ impl Program {
     pub fn instructions(&self) -> usize {
         self.roles.iter().map(|role| role.instructions().len()).sum()
     }
-    /// A digest of the text form: equal programs have equal digests on any machine.
+    /// A digest of all that the text form says: equal programs have equal digests on any machine.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        let mut digest = Digest::new();
-        digest.text(&text::print(self));
-        digest.finish()
+        digest::of_program(self)
     }
 }

@@ -1,9 +1,12 @@
 //! Quantities are types. A constructor names its unit; there is no `From<u64>`.
 //!
-//! Text forms need a unit: `"400Gbps"` parses, `"400"` does not. Parsing is in [`parse`].
+//! Text forms need a unit: `"400Gbps"` parses, `"400"` does not. [`Display`](std::fmt::Display) prints a form that parses
+//! back to the same value; serde uses that form.
 
 mod parse;
 mod show;
+#[cfg(test)]
+mod tests;
 
 pub use parse::QuantityError;
 

@@ -1,5 +1,7 @@
 //! What happened when: the one form in which simulated and measured runs are compared.
 
+mod check;
+
 use crate::{Bytes, Clock, InstructionId, Rank, RoleId, SimTime};
 
 /// An instruction's time on a rank.

@@ -9,7 +9,10 @@
 //! Both are deterministic: no floating point, no hash order, no clock, no randomness.
 
 pub mod fabric;
+pub mod machine;
 pub mod queue;
+
+pub use machine::Simulator;
 
 #[cfg(test)]
 mod swarm;

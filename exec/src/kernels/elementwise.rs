@@ -11,7 +11,7 @@ use super::vectorized;
 pub fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
     assert_eq!(a.len(), out.len(), "first summand and output differ in length");
     assert_eq!(b.len(), out.len(), "second summand and output differ in length");
-    vectorized(|| {
+    vectorized!({
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             *out = a + b;
         }
@@ -24,7 +24,7 @@ pub fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
 /// If the lengths differ.
 pub fn accumulate(total: &mut [f32], part: &[f32]) {
     assert_eq!(total.len(), part.len(), "sum and summand differ in length");
-    vectorized(|| {
+    vectorized!({
         for (total, &part) in total.iter_mut().zip(part) {
             *total += part;
         }
@@ -37,7 +37,7 @@ pub fn accumulate(total: &mut [f32], part: &[f32]) {
 /// If the lengths differ.
 pub fn accumulate_scaled(total: &mut [f32], factor: f32, part: &[f32]) {
     assert_eq!(total.len(), part.len(), "sum and summand differ in length");
-    vectorized(|| {
+    vectorized!({
         for (total, &part) in total.iter_mut().zip(part) {
             *total += factor * part;
         }
@@ -46,7 +46,7 @@ pub fn accumulate_scaled(total: &mut [f32], factor: f32, part: &[f32]) {
 
 /// `values[i] *= factor`: an average after a sum over replicas, or gradient clipping.
 pub fn scale(values: &mut [f32], factor: f32) {
-    vectorized(|| {
+    vectorized!({
         for value in values {
             *value *= factor;
         }
@@ -95,6 +95,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::float_cmp)] // copies are exact
     fn a_block_leaves_its_surroundings_alone() {
         // Columns 1..3 of a 2x4 matrix into columns 2..4 of a 2x5 matrix.
         let from = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];

@@ -7,8 +7,8 @@
 //!   (only a bug upstream can cause that);
 //! - runs on the calling thread alone (ranks are threads) and sums in a fixed order, so that two runs on one machine
 //!   agree to the bit;
-//! - never contracts a multiplication and an addition into one rounding.  Outside [`matmul`], and [`attention`] which
-//!   is built on it, results therefore do not depend on the machine's vector width either.
+//! - never contracts a multiplication and an addition into one rounding.  Outside [`matmul`], and [`linear`] and
+//!   [`attention`] which are built on it, results therefore do not depend on the machine's vector width either.
 //!
 //! Deliberately absent: tensors, autograd, ranks, collectives.  Kernels of a sharded operation take the shard and say
 //! in their documentation which collective joins the parts.
@@ -21,6 +21,7 @@ pub mod attention;
 pub mod elementwise;
 pub mod embedding;
 pub mod init;
+pub mod linear;
 pub mod loss;
 pub mod math;
 pub mod matmul;
@@ -50,15 +51,29 @@ impl Store {
     }
 }
 
-/// Runs `kernel` compiled for the widest vectors that this processor has.
+/// Evaluates an expression compiled for the widest vectors that this processor has.
 ///
 /// The programs of all widths do the same operations in the same order, so this changes the speed and not the result.
+/// A macro, because the expression and all that it calls must be `#[inline(always)]`: what is not inlined is compiled
+/// for the narrowest vectors.
+macro_rules! vectorized {
+    ($kernel:expr) => {
+        $crate::kernels::on_widest_vectors(
+            #[inline(always)]
+            || $kernel,
+        )
+    };
+}
+use vectorized;
+
+/// Works for [`vectorized`], whose closure becomes an `FnOnce` by being passed here; any other kind of closure would be
+/// called through a shim that is not inlined.
 #[inline(always)]
-fn vectorized<R>(kernel: impl FnOnce() -> R) -> R {
+fn on_widest_vectors<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 
-/// Partial sums kept side by side by a reduction.  Fixed, so that the order of a sum is the same for every vector width.
+/// Partial sums kept side by side by a reduction; fixed, so that the order of a sum is the same for every vector width.
 const LANES: usize = 16;
 
 /// Sum of `term` over the elements of `N` slices of one length.
@@ -127,4 +142,36 @@ fn rows_of(length: usize, width: usize) -> usize {
     assert!(width > 0, "rows have no elements");
     assert_eq!(length % width, 0, "{length} elements are not rows of {width}");
     length / width
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{Cases, wide};
+    use super::*;
+
+    #[test]
+    fn vector_width_changes_no_bit() {
+        Cases::run(20, |cases| {
+            let count = cases.size(0, 200);
+            let values = cases.values(count, 50.0);
+            let largest = maximum(&values);
+            let (mut narrowest, mut widest) = (values.clone(), values);
+            let narrow_sum = exponentiate(&mut narrowest, largest);
+            let wide_sum = vectorized!(exponentiate(&mut widest, largest));
+            assert_eq!((narrow_sum.to_bits(), narrowest), (wide_sum.to_bits(), widest));
+        });
+    }
+
+    /// The largest error of a sum of `n` terms that are split over the lanes is about `(n / 16 + 4)` roundings.
+    #[test]
+    fn sums_take_every_element_once() {
+        Cases::run(100, |cases| {
+            let count = cases.size(0, 100);
+            let values = cases.values(count, 1.0);
+            let want: f64 = wide(&values).iter().sum();
+            assert!((f64::from(sum_over([&values], |[value]| value)) - want).abs() < 1e-5);
+            let largest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_eq!(maximum(&values).to_bits(), largest.to_bits());
+        });
+    }
 }

@@ -52,7 +52,10 @@ pub(super) fn assert_close(what: &str, got: &[f32], want: &[f64], tolerance: f64
     for (index, (&got, &want)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(got) - want).abs();
         // Written so that NaN fails.
-        assert!(error <= tolerance * scale, "{what}[{index}]: got {got}, want {want}, error {error:e}, scale {scale:e}");
+        assert!(
+            error <= tolerance * scale,
+            "{what}[{index}]: got {got}, want {want}, error {error:e}, scale {scale:e}"
+        );
     }
 }
 
@@ -77,4 +80,15 @@ pub(super) fn numerical_gradient(point: &[f64], function: impl Fn(&[f64]) -> f64
 pub(super) fn inner(weights: &[f32], values: &[f64]) -> f64 {
     assert_eq!(weights.len(), values.len());
     weights.iter().zip(values).map(|(&weight, value)| f64::from(weight) * value).sum()
+}
+
+/// Dense product of `[rows, inner]` and `[inner, columns]`.
+pub(super) fn product(a: &[f64], b: &[f64], rows: usize, inner: usize, columns: usize) -> Vec<f64> {
+    let at = |row: usize, column: usize| (0..inner).map(|k| a[row * inner + k] * b[k * columns + column]).sum();
+    (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c)).collect()
+}
+
+/// Transpose of a dense `[rows, columns]`.
+pub(super) fn transpose(a: &[f64], rows: usize, columns: usize) -> Vec<f64> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| a[row * columns + column])).collect()
 }

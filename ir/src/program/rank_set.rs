@@ -52,6 +52,22 @@ impl RankSet {
         }
         Self { runs }
     }
+    /// From runs; `None` unless every run has a rank, a stride and ranks below `u32::MAX`, and all ranks ascend.
+    #[must_use]
+    pub fn from_runs(runs: Vec<Run>) -> Option<Self> {
+        let mut above = 0u64;
+        let mut total = 0u64;
+        for run in &runs {
+            let last = u64::from(run.first) + u64::from(run.count.checked_sub(1)?) * u64::from(run.stride);
+            let normal = run.stride >= 1 && (run.count > 1 || run.stride == 1);
+            if !normal || u64::from(run.first) < above || last >= u64::from(u32::MAX) {
+                return None;
+            }
+            above = last + 1;
+            total += u64::from(run.count);
+        }
+        (total <= u64::from(u32::MAX)).then_some(Self { runs })
+    }
     /// How many.
     #[must_use]
     pub fn len(&self) -> u32 {

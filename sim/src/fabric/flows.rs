@@ -20,7 +20,7 @@
 //! assert!(flows.update(4).iter().any(|change| change.flow == flow && change.at == 16));
 //! ```
 
-use super::solver::Solver;
+use super::solver::{RateChange, Solver};
 use super::{FlowId, FlowSpec, LinkId};
 
 /// The completion of a flow that would outlast the clock, unless its rate rises.
@@ -62,7 +62,8 @@ struct Progress {
 impl Progress {
     fn left_at(&self, now: u64) -> u128 {
         // What completes within a nanosecond has less than a nanosecond's work left in it.
-        self.work.saturating_sub(u128::from(self.rate) * u128::from(now - self.since))
+        self.work
+            .saturating_sub(u128::from(self.rate) * u128::from(now - self.since))
     }
 }
 
@@ -94,7 +95,12 @@ impl Flows {
         self.change_at(now);
         let id = self.solver.add(flow);
         let work = u128::from(alone) * u128::from(flow.cap);
-        let progress = Progress { work, since: now, rate: 0, completion: NEVER };
+        let progress = Progress {
+            work,
+            since: now,
+            rate: 0,
+            completion: NEVER,
+        };
         let slot = id.slot() as usize;
         if slot == self.progress.len() {
             self.progress.push(progress);
@@ -111,7 +117,10 @@ impl Flows {
     /// [`update`](Self::update) has not seen.
     pub fn finish(&mut self, now: u64, id: FlowId) {
         let completion = self.completion(id);
-        assert!(completion == now, "{id:?} is finished at {now} ns but done at {completion} ns");
+        assert!(
+            completion == now,
+            "{id:?} is finished at {now} ns but done at {completion} ns"
+        );
         self.change_at(now);
         self.solver.remove(id);
     }
@@ -123,7 +132,10 @@ impl Flows {
     /// changes that [`update`](Self::update) has not seen.
     pub fn abandon(&mut self, now: u64, id: FlowId) -> u128 {
         let completion = self.completion(id);
-        assert!(now <= completion, "{id:?} is abandoned at {now} ns but was done at {completion} ns");
+        assert!(
+            now <= completion,
+            "{id:?} is abandoned at {now} ns but was done at {completion} ns"
+        );
         self.change_at(now);
         self.solver.remove(id);
         self.progress[id.slot() as usize].left_at(now)
@@ -139,11 +151,13 @@ impl Flows {
         self.move_to(now);
         self.updates.clear();
         if std::mem::take(&mut self.outdated) {
-            for &id in self.solver.solve() {
-                let rate = self.solver.rate(id);
-                let progress = &mut self.progress[id.slot() as usize];
+            for &RateChange { flow, rate } in self.solver.solve() {
+                let progress = &mut self.progress[flow.slot() as usize];
                 let before = progress.completion;
-                assert!(now <= before, "{id:?} was done at {before} ns and is still there at {now} ns");
+                assert!(
+                    now <= before,
+                    "{flow:?} was done at {before} ns and is still there at {now} ns"
+                );
                 progress.work = progress.left_at(now);
                 progress.since = now;
                 let is_new = progress.rate == 0;
@@ -151,7 +165,10 @@ impl Flows {
                 let wait = u64::try_from(progress.work.div_ceil(rate.into())).unwrap_or(NEVER);
                 progress.completion = now.saturating_add(wait);
                 if is_new || progress.completion != before {
-                    self.updates.push(Completion { flow: id, at: progress.completion });
+                    self.updates.push(Completion {
+                        flow,
+                        at: progress.completion,
+                    });
                 }
             }
         }
@@ -178,8 +195,19 @@ impl Flows {
     }
 
     fn move_to(&mut self, now: u64) {
-        assert!(now >= self.now, "flows changed at {now} ns, before {} ns", self.now);
-        assert!(now == self.now || !self.outdated, "flows changed at {} ns were not updated by {now} ns", self.now);
+        assert!(
+            now >= self.now,
+            "flows changed at {now} ns, before {} ns",
+            self.now
+        );
+        assert!(
+            now == self.now || !self.outdated,
+            "flows changed at {} ns were not updated by {now} ns",
+            self.now
+        );
         self.now = now;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ impl LinkId {
     }
 }
 
-/// A flow; given out by the solver that owns it, and never given out again.
+/// A flow; given out by the solver that owns it. The one of a removed flow is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId {
     slot: u32,
@@ -72,6 +72,9 @@ impl FlowSpec<'_> {
     fn assert_sound(&self) {
         assert!(self.cap >= 1, "a flow needs a cap of at least 1 byte/s");
         assert!(self.count >= 1, "a flow stands for at least one unit flow");
-        assert!(self.hops.iter().all(|hop| hop.uses >= 1), "a flow uses each link on its way at least once");
+        assert!(
+            self.hops.iter().all(|hop| hop.uses >= 1),
+            "a flow uses each link on its way at least once"
+        );
     }
 }

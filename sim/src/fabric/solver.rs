@@ -11,37 +11,30 @@
 //! each. The invariant is therefore `load <= max(capacity, shares)`, which is the capacity of any link
 //! worth the name. A link that is down belongs in no path.
 //!
-//! **What follows.** Let a link have `spare` capacity left over by the flows that ask no more, and let
-//! `asking` be the shares of those that do. It refuses the step from `m` to `m + 1` when
-//! `spare < (m + 1) * asking`, that is at the level `m = spare / asking`, rounded down.
+//! The rates do not depend on the order of flows, equal flows may be folded into one, and a flow that
+//! crosses no **contended** link, one that could not carry all its flows at their caps, has its cap
+//! exactly: `filling` derives why. Rates therefore depend on each other only along contended links, and a
+//! change is solved on the flows that are connected, over contended links, with a link that the change
+//! touched and that is contended or was. If there is none, nothing is solved.
 //!
-//! 1. *A link's level never falls.* A flow with `s` shares that stops at `m <= spare / asking` leaves
-//!    `(spare - m * s) / (asking - s) >= spare / asking`. So filling can jump from level to level, and a
-//!    level computed earlier is a lower bound: a heap of such bounds need only look again at its top.
-//! 2. *Order does not matter, nor does folding.* At each level first the flows at their caps stop, then
-//!    all links that refuse are found, then all their flows stop. The rule mentions flows only through sums of
-//!    shares; `n` flows of count one and one flow of count `n` add up to the same.
-//! 3. *A link that could carry all its flows at their caps never refuses.* Its spare capacity is at least
-//!    `sum(cap * shares)` over those that ask, so each step asked of it fits. Hence only **contended** links, those with
-//!    `sum(cap * shares) > max(capacity, shares)`, matter; a flow that crosses none has its cap, exactly; and
-//!    rates depend on each other only along contended links.
-//! 4. *The rates are max-min fair.* A flow below its cap was refused by some link: there, no flow has a
-//!    higher rate, and what is left does not suffice for one more byte per second for each of the unit
-//!    flows that were refused with it.
-//!
-//! By 3, a change is solved on the flows that are connected, over contended links, with a link that the
-//! change touched and that is contended or was. If there is none, nothing is solved.
-//!
-//! **Size.** `spare` starts at `max(capacity, shares)` and only falls, so filling is 64-bit arithmetic; only
-//! the demand at caps needs 128 bits, and it fits because the shares of a link fit 64.
 //! Solving `f` flows with `h` hops over `l` contended links takes `O(f log f + (h + l) log l)` and, once the
 //! buffers have grown, no allocation.
 
+mod filling;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 
 use super::{FlowId, FlowSpec, LinkId};
+
+/// A flow and its new rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateChange {
+    /// The flow.
+    pub flow: FlowId,
+    /// The rate of each of its unit flows, in bytes per second.
+    pub rate: u64,
+}
 
 /// Links, the flows that cross them, and the rates of the flows. See the [module](self) for the rule.
 ///
@@ -56,7 +49,7 @@ pub struct Solver {
     touched: Vec<u32>,
     /// Slots of the flows added since the last `solve`.
     added: Vec<u32>,
-    changed: Vec<FlowId>,
+    changed: Vec<RateChange>,
     /// The number of the current `solve`; what carries it has been visited.
     round: u64,
     /// What the current `solve` fills.
@@ -95,7 +88,7 @@ struct Member {
 
 #[derive(Debug, Default)]
 struct Flow {
-    /// Odd while the slot is in use.
+    /// Odd while the slot is in use. May start over: it exposes mistakes, and nothing else rests on it.
     generation: u32,
     cap: u64,
     /// Zero until first solved.
@@ -145,7 +138,10 @@ impl Solver {
     /// Adds a link of `capacity` bytes per second.
     pub fn add_link(&mut self, capacity: u64) -> LinkId {
         let link = narrow(self.links.len());
-        self.links.push(Link { capacity, ..Link::default() });
+        self.links.push(Link {
+            capacity,
+            ..Link::default()
+        });
         LinkId(link)
     }
 
@@ -171,18 +167,31 @@ impl Solver {
             narrow(self.flows.len() - 1)
         });
         let state = &mut self.flows[slot as usize];
-        state.generation += 1;
+        state.generation = state.generation.wrapping_add(1);
         state.cap = flow.cap;
         state.rate = 0;
         for (index, &hop) in flow.hops.iter().enumerate() {
             let shares = flow.shares(hop);
             let link = &mut self.links[hop.link.index()];
-            link.shares = link.shares.checked_add(shares).expect("the shares of a link pass 2^64");
+            link.shares = link
+                .shares
+                .checked_add(shares)
+                .expect("the shares of a link pass 2^64");
             link.demand += u128::from(flow.cap) * u128::from(shares);
-            state.hops.push(Crossing { link: hop.link.0, position: narrow(link.members.len()), shares });
-            link.members.push(Member { flow: slot, hop: narrow(index) });
+            state.hops.push(Crossing {
+                link: hop.link.0,
+                position: narrow(link.members.len()),
+                shares,
+            });
+            link.members.push(Member {
+                flow: slot,
+                hop: narrow(index),
+            });
         }
-        let id = FlowId { slot, generation: state.generation };
+        let id = FlowId {
+            slot,
+            generation: state.generation,
+        };
         for hop in flow.hops {
             self.touch(hop.link.0);
         }
@@ -198,13 +207,21 @@ impl Solver {
         let cap = self.flow(id).cap;
         let mut hops = std::mem::take(&mut self.flows[id.slot as usize].hops);
         for index in 0..hops.len() {
-            let Crossing { link: number, position, shares } = hops[index];
+            let Crossing {
+                link: number,
+                position,
+                shares,
+            } = hops[index];
             let link = &mut self.links[number as usize];
             link.shares -= shares;
             link.demand -= u128::from(cap) * u128::from(shares);
             link.members.swap_remove(position as usize);
             if let Some(moved) = link.members.get(position as usize) {
-                let crossings = if moved.flow == id.slot { &mut hops } else { &mut self.flows[moved.flow as usize].hops };
+                let crossings = if moved.flow == id.slot {
+                    &mut hops
+                } else {
+                    &mut self.flows[moved.flow as usize].hops
+                };
                 crossings[moved.hop as usize].position = position;
             }
             self.touch(number);
@@ -212,7 +229,7 @@ impl Solver {
         hops.clear();
         let state = &mut self.flows[id.slot as usize];
         state.hops = hops; // keeps its allocation
-        state.generation = state.generation.checked_add(1).expect("a slot was used 2^31 times");
+        state.generation = state.generation.wrapping_add(1);
         self.free.push(id.slot);
     }
 
@@ -245,17 +262,23 @@ impl Solver {
 
     /// Lets the changes since the last call take effect. Returns the flows whose rates are not what they
     /// were, those just added among them, each once and in an order that follows from the calls made.
-    pub fn solve(&mut self) -> &[FlowId] {
+    pub fn solve(&mut self) -> &[RateChange] {
         self.round += 1;
         self.changed.clear();
         self.find_part();
         self.fill_part();
-        while let Some(slot) = self.added.pop() {
+        for slot in self.added.drain(..) {
             let flow = &mut self.flows[slot as usize];
             // Neither removed again nor reached over a contended link: nothing keeps it below its cap.
             if flow.generation % 2 == 1 && flow.rate == 0 {
                 flow.rate = flow.cap;
-                self.changed.push(FlowId { slot, generation: flow.generation });
+                self.changed.push(RateChange {
+                    flow: FlowId {
+                        slot,
+                        generation: flow.generation,
+                    },
+                    rate: flow.rate,
+                });
             }
         }
         &self.changed
@@ -275,9 +298,16 @@ impl Solver {
         }
     }
 
-    /// Finds what the changes can reach: consequence 3 above.
+    /// Finds what the changes can reach: consequence 3 of the rule.
     fn find_part(&mut self) {
-        let Self { links, flows, touched, part, round, .. } = self;
+        let Self {
+            links,
+            flows,
+            touched,
+            part,
+            round,
+            ..
+        } = self;
         part.links.clear();
         part.flows.clear();
         touched.retain(|&number| {
@@ -299,42 +329,6 @@ impl Solver {
             part.reach_members(number, links, flows, *round);
             next += 1;
         }
-    }
-
-    /// Fills the part level by level; the derivation is at the top of the file.
-    fn fill_part(&mut self) {
-        let Self { links, flows, part, by_cap, by_level, refusing, changed, round, .. } = self;
-        let mut levels = std::mem::take(by_level).into_vec();
-        levels.extend(part.links.iter().map(|&number| {
-            let link = &mut links[number as usize];
-            link.spare = link.usable();
-            link.asking = link.shares;
-            Reverse((link.spare / link.asking, number))
-        }));
-        *by_level = BinaryHeap::from(levels);
-        by_cap.clear();
-        by_cap.extend(part.flows.iter().map(|&slot| (flows[slot as usize].cap, slot)));
-        by_cap.sort_unstable();
-
-        for &(cap, slot) in by_cap.iter() {
-            while flows[slot as usize].stopped != *round {
-                match lowest_refusal_below(cap, by_level, links) {
-                    None => stop(slot, cap, flows, links, *round, changed),
-                    Some(level) => {
-                        while lowest_refusal_below(level + 1, by_level, links).is_some() {
-                            refusing.extend(by_level.pop().map(|Reverse((_, number))| number));
-                        }
-                        for number in refusing.drain(..) {
-                            for index in 0..links[number as usize].members.len() {
-                                let member = links[number as usize].members[index];
-                                stop(member.flow, level, flows, links, *round, changed);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        by_level.clear();
     }
 }
 
@@ -362,48 +356,5 @@ impl Part {
                 }
             }
         }
-    }
-}
-
-/// The lowest level below `ceiling` at which a link refuses; that link is then on top of the heap.
-///
-/// The heap holds lower bounds. A bound at or above the ceiling settles the matter; a lower one is
-/// brought up to date, where it stays a lower bound because levels never fall.
-fn lowest_refusal_below(ceiling: u64, by_level: &mut BinaryHeap<Reverse<(u64, u32)>>, links: &[Link]) -> Option<u64> {
-    while let Some(mut top) = by_level.peek_mut() {
-        let Reverse((bound, number)) = *top;
-        if bound >= ceiling {
-            return None;
-        }
-        let link = &links[number as usize];
-        match link.spare.checked_div(link.asking) {
-            None => {
-                PeekMut::pop(top);
-            }
-            Some(level) if level == bound => return Some(level),
-            Some(level) => *top = Reverse((level, number)),
-        }
-    }
-    None
-}
-
-/// Fixes the rate of a flow, unless it has been fixed in this round.
-fn stop(slot: u32, rate: u64, flows: &mut [Flow], links: &mut [Link], round: u64, changed: &mut Vec<FlowId>) {
-    let flow = &mut flows[slot as usize];
-    if flow.stopped == round {
-        return;
-    }
-    flow.stopped = round;
-    for hop in &flow.hops {
-        let link = &mut links[hop.link as usize];
-        if link.contended {
-            // Fits: the level of the link is at least `rate`, so `rate * asking <= spare`.
-            link.spare -= rate * hop.shares;
-            link.asking -= hop.shares;
-        }
-    }
-    if flow.rate != rate {
-        flow.rate = rate;
-        changed.push(FlowId { slot, generation: flow.generation });
     }
 }

@@ -2,10 +2,10 @@
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use priority_queue::PriorityQueue;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::FxHasher;
 
 use super::{Key, Queue, assert_not_past};
 
@@ -15,7 +15,7 @@ pub struct IndexedQueue<E> {
     now: u64,
     /// How many insertions there have been; breaks ties.
     insertions: u64,
-    heap: PriorityQueue<Item<E>, Reverse<(u64, u64)>, FxBuildHasher>,
+    heap: PriorityQueue<Item<E>, Reverse<(u64, u64)>, BuildHasherDefault<FxHasher>>,
 }
 
 /// An event under the name by which the heap finds it again.
@@ -57,7 +57,11 @@ impl<E> Default for IndexedQueue<E> {
 impl<E> IndexedQueue<E> {
     /// An empty queue at time zero.
     pub fn new() -> Self {
-        Self { now: 0, insertions: 0, heap: PriorityQueue::with_hasher(FxBuildHasher) }
+        Self {
+            now: 0,
+            insertions: 0,
+            heap: PriorityQueue::with_default_hasher(),
+        }
     }
 
     /// The priority of an event inserted now.
@@ -71,7 +75,13 @@ impl<E> IndexedQueue<E> {
 impl<E> Queue<E> for IndexedQueue<E> {
     fn push(&mut self, time: u64, event: E) {
         let priority = self.insertion(time);
-        self.heap.push(Item { name: FIRST_WITHOUT_KEY + self.insertions, event }, priority);
+        self.heap.push(
+            Item {
+                name: FIRST_WITHOUT_KEY + self.insertions,
+                event,
+            },
+            priority,
+        );
     }
 
     fn schedule(&mut self, key: Key, time: u64, event: E) {

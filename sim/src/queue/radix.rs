@@ -64,7 +64,9 @@ impl Generations {
     }
 
     fn is_pending(&self, key: Key) -> bool {
-        self.0.get(key.0 as usize).is_some_and(|generation| generation % 2 == 1)
+        self.0
+            .get(key.0 as usize)
+            .is_some_and(|generation| generation % 2 == 1)
     }
 
     /// Moves to the next generation and returns it.
@@ -144,7 +146,10 @@ impl<E> RadixQueue<E> {
                     self.place(entry);
                 }
             }
-            debug_assert!(self.buckets[lowest].is_empty(), "an entry of bucket {lowest} was dealt back into it");
+            debug_assert!(
+                self.buckets[lowest].is_empty(),
+                "an entry of bucket {lowest} was dealt back into it"
+            );
             self.buckets[lowest] = bucket; // keeps its allocation
             if found {
                 return true;
@@ -209,7 +214,12 @@ impl<E> RadixQueue<E> {
 
 impl<E> Queue<E> for RadixQueue<E> {
     fn push(&mut self, time: u64, event: E) {
-        self.insert(Entry { time, key: NO_KEY, generation: 0, event });
+        self.insert(Entry {
+            time,
+            key: NO_KEY,
+            generation: 0,
+            event,
+        });
     }
 
     fn schedule(&mut self, key: Key, time: u64, event: E) {
@@ -222,7 +232,12 @@ impl<E> Queue<E> for RadixQueue<E> {
             self.generations.0.resize(index as usize + 1, 0);
         }
         let generation = self.generations.advance(index);
-        self.insert(Entry { time, key: index, generation, event });
+        self.insert(Entry {
+            time,
+            key: index,
+            generation,
+            event,
+        });
         self.compact_if_stale();
     }
 
@@ -256,11 +271,19 @@ impl<E> Queue<E> for RadixQueue<E> {
 
     /// Looks through the lowest bucket: as long as the `pop` that follows, at worst.
     fn next_time(&self) -> Option<u64> {
-        if self.ready.iter().any(|entry| self.generations.is_live(entry)) {
+        if self
+            .ready
+            .iter()
+            .any(|entry| self.generations.is_live(entry))
+        {
             return Some(self.now);
         }
         self.buckets.iter().find_map(|bucket| {
-            bucket.iter().filter(|entry| self.generations.is_live(entry)).map(|entry| entry.time).min()
+            bucket
+                .iter()
+                .filter(|entry| self.generations.is_live(entry))
+                .map(|entry| entry.time)
+                .min()
         })
     }
 

@@ -1,0 +1,128 @@
+//! The layout of ARCHITECTURE.md, enforced: who may use whom, and how large a file may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use trainyard_conformance::workspace::{files, root};
+
+/// Crate, and the crates of ours that it may use (dev-dependencies included).
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("trainyard-ir", &[]),
+    ("trainyard-cost", &["trainyard-ir"]),
+    ("trainyard-sched", &["trainyard-ir", "trainyard-cost"]),
+    ("trainyard-sim", &["trainyard-ir", "trainyard-cost"]),
+    ("trainyard-exec", &["trainyard-ir"]),
+    ("trainyard-reports", &["trainyard-ir"]),
+    ("trainyard-formats", &["trainyard-ir"]),
+    (
+        "trainyard",
+        &[
+            "trainyard-ir",
+            "trainyard-cost",
+            "trainyard-sched",
+            "trainyard-sim",
+            "trainyard-exec",
+            "trainyard-reports",
+            "trainyard-formats",
+        ],
+    ),
+    ("trainyard-cli", &["trainyard"]),
+];
+
+/// May use everything: they test and time the others.
+const UNBOUND: &[&str] = &["trainyard-conformance", "trainyard-benches"];
+
+fn edges() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    packages
+        .iter()
+        .map(|package| {
+            let dependencies = package["dependencies"].as_array().expect("dependencies");
+            let names = dependencies.iter().filter_map(|d| d["name"].as_str());
+            let ours = names.filter(|name| name.starts_with("trainyard")).map(str::to_owned).collect();
+            (package["name"].as_str().expect("a name").to_owned(), ours)
+        })
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_the_architecture_allows() {
+    let mut faults = Vec::new();
+    for (package, used) in edges() {
+        if UNBOUND.contains(&package.as_str()) {
+            continue;
+        }
+        let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| *name == package) else {
+            faults.push(format!("{package} is not in the table of allowed edges"));
+            continue;
+        };
+        let forbidden = used.iter().filter(|name| !allowed.contains(&name.as_str()));
+        faults.extend(forbidden.map(|name| format!("{package} must not use {name}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn sched_and_sim_have_no_clock_no_files_and_no_environment() {
+    let forbidden = ["std::time::Instant", "SystemTime", "std::fs", "std::env", "std::net", "std::thread"];
+    let mut faults = Vec::new();
+    for folder in ["ir", "cost", "sched", "sim", "reports", "formats"] {
+        for path in files(&root().join(folder).join("src"), "rs") {
+            let text = std::fs::read_to_string(&path).expect("a readable source file");
+            // What stands behind `#[cfg(test)]` may read files of the checkout.
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            if path.file_name().is_some_and(|name| name == "tests.rs") {
+                continue;
+            }
+            faults.extend(
+                forbidden.iter().filter(|word| code.contains(*word)).map(|word| format!("{}: {word}", path.display())),
+            );
+        }
+    }
+    assert!(faults.is_empty(), "below `trainyard` nothing touches files, clocks or environment:\n{}", faults.join("\n"));
+}
+
+/// Files over 600 lines, with the most lines each may have. The list only shrinks.
+const LARGE: &[(&str, usize)] = &[];
+
+#[test]
+fn files_stay_small_enough_to_read() {
+    let mut faults = Vec::new();
+    for path in files(&root(), "rs") {
+        let name = path.strip_prefix(root()).expect("inside the root").to_string_lossy().into_owned();
+        let lines = std::fs::read_to_string(&path).expect("a readable source file").lines().count();
+        let limit = LARGE.iter().find(|(large, _)| *large == name).map_or(600, |(_, most)| *most);
+        if lines > limit {
+            faults.push(format!("{name}: {lines} lines, at most {limit}"));
+        }
+    }
+    for (large, most) in LARGE {
+        let lines = std::fs::read_to_string(root().join(large)).map_or(0, |text| text.lines().count());
+        if lines <= 600 || lines + 50 < *most {
+            faults.push(format!("{large}: has shrunk to {lines} lines; shrink or drop its entry of {most}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_dependency_has_its_reason_in_design_md() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("the root manifest");
+    let manifest: toml::Table = manifest.parse().expect("TOML");
+    let dependencies = manifest["workspace"]["dependencies"].as_table().expect("workspace.dependencies");
+    let design = std::fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md");
+    let missing: Vec<&String> = dependencies
+        .iter()
+        .filter(|(_, value)| value.get("path").is_none())
+        .map(|(name, _)| name)
+        .filter(|name| !design.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "no line in DESIGN.md for {missing:?}");
+}

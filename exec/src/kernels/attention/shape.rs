@@ -1,0 +1,131 @@
+//! Sizes of an attention, and its division into tiles.
+
+use super::super::matmul::{Matrix, MatrixMut};
+use super::super::narrow;
+
+/// Query rows whose scores are held at once.
+pub(super) const TILE: usize = 64;
+
+/// Sizes of an attention, and where its queries and keys stand in their sequences.
+///
+/// Queries and keys of one pass may be different pieces of the sequences (context parallelism): a query sees the keys
+/// at its own position and before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Independent sequences.
+    pub sequences: usize,
+    /// Queries per sequence.
+    pub queries: usize,
+    /// Position of the first query of each sequence.
+    pub first_query: usize,
+    /// Keys (and values) per sequence.
+    pub keys: usize,
+    /// Position of the first key of each sequence.
+    pub first_key: usize,
+    /// Query heads, a multiple of `key_heads`.
+    pub query_heads: usize,
+    /// Key and value heads; query head `h` reads head `h / (query_heads / key_heads)`.
+    pub key_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Factor on the scores before the softmax.
+    pub softmax_scale: f32,
+}
+
+impl Attention {
+    /// Attention of whole sequences with the usual scale `1 / sqrt(head_dim)`.
+    #[must_use]
+    pub fn new(sequences: usize, length: usize, query_heads: usize, key_heads: usize, head_dim: usize) -> Self {
+        Self {
+            sequences,
+            queries: length,
+            first_query: 0,
+            keys: length,
+            first_key: 0,
+            query_heads,
+            key_heads,
+            head_dim,
+            softmax_scale: narrow(1.0 / (head_dim as f64).sqrt()),
+        }
+    }
+
+    /// How many keys the `query`-th query of a sequence sees.
+    #[inline(always)]
+    fn visible(self, query: usize) -> usize {
+        (self.first_query + query + 1).saturating_sub(self.first_key).min(self.keys)
+    }
+
+    pub(super) fn assert_sizes(self, queries: usize, keys: usize, values: usize, lse: usize) {
+        assert!(self.head_dim > 0 && self.key_heads > 0, "heads without elements");
+        assert_eq!(self.query_heads % self.key_heads, 0, "query heads do not divide among key heads");
+        let rows = self.sequences * self.queries * self.query_heads;
+        assert_eq!(queries, rows * self.head_dim, "queries have not the size of their shape");
+        assert_eq!(lse, rows, "one log-sum-exp per query and head");
+        let size = self.sequences * self.keys * self.key_heads * self.head_dim;
+        assert_eq!((keys, values), (size, size), "keys or values have not the size of their shape");
+    }
+
+    /// Every (sequence, head, tile of queries) with at least one query, in the order in which it is computed.
+    pub(super) fn tiles(self) -> impl Iterator<Item = Tile> {
+        let heads =
+            (0..self.sequences).flat_map(move |sequence| (0..self.query_heads).map(move |head| (sequence, head)));
+        heads.flat_map(move |(sequence, head)| {
+            (0..self.queries).step_by(TILE).map(move |first| {
+                let rows = TILE.min(self.queries - first);
+                Tile { shape: self, sequence, head, first, rows, width: self.visible(first + rows - 1) }
+            })
+        })
+    }
+}
+
+/// Consecutive queries of one head of one sequence, with the keys that the last of them sees.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tile {
+    shape: Attention,
+    sequence: usize,
+    head: usize,
+    first: usize,
+    pub(super) rows: usize,
+    /// Keys seen by the last row; the rows before see at most as many.
+    pub(super) width: usize,
+}
+
+impl Tile {
+    /// Index of `row` among the rows of `[sequences, queries, query_heads]`.
+    #[inline(always)]
+    pub(super) fn row(self, row: usize) -> usize {
+        (self.sequence * self.shape.queries + self.first + row) * self.shape.query_heads + self.head
+    }
+
+    #[inline(always)]
+    pub(super) fn visible(self, row: usize) -> usize {
+        self.shape.visible(self.first + row)
+    }
+
+    /// The tile's rows of `[sequences, queries, query_heads, head_dim]`.
+    pub(super) fn queries(self, data: &[f32]) -> Matrix<'_> {
+        let dim = self.shape.head_dim;
+        Matrix::strided(&data[self.row(0) * dim..], self.rows, dim, self.shape.query_heads * dim)
+    }
+
+    pub(super) fn queries_mut(self, data: &mut [f32]) -> MatrixMut<'_> {
+        let dim = self.shape.head_dim;
+        MatrixMut::strided(&mut data[self.row(0) * dim..], self.rows, dim, self.shape.query_heads * dim)
+    }
+
+    /// Start of the visible rows of `[sequences, keys, key_heads, head_dim]`.
+    fn keys_start(self) -> usize {
+        let key_head = self.head / (self.shape.query_heads / self.shape.key_heads);
+        (self.sequence * self.shape.keys * self.shape.key_heads + key_head) * self.shape.head_dim
+    }
+
+    pub(super) fn keys(self, data: &[f32]) -> Matrix<'_> {
+        let dim = self.shape.head_dim;
+        Matrix::strided(&data[self.keys_start()..], self.width, dim, self.shape.key_heads * dim)
+    }
+
+    pub(super) fn keys_mut(self, data: &mut [f32]) -> MatrixMut<'_> {
+        let dim = self.shape.head_dim;
+        MatrixMut::strided(&mut data[self.keys_start()..], self.width, dim, self.shape.key_heads * dim)
+    }
+}

@@ -1,0 +1,42 @@
+//! The two clocks of a rank: the monotonic clock that all ranks share, and the CPU time of its own thread.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+/// Nanoseconds since a moment that all ranks share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epoch(Instant);
+
+impl Epoch {
+    /// An epoch that begins now.
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+    /// Nanoseconds since it began; zero before.
+    pub(crate) fn elapsed(self) -> u64 {
+        nanoseconds(Instant::now().saturating_duration_since(self.0))
+    }
+}
+
+/// A duration as whole nanoseconds.
+///
+/// # Panics
+/// If it is over 584 years.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("a duration of more than 584 years")
+}
+
+/// CPU time that the calling thread has used, in nanoseconds.
+pub(crate) fn thread_cpu() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let part = |value: i64| u64::try_from(value).expect("a thread's CPU time is never negative");
+    part(time.tv_sec) * ir::quantity::NANOSECONDS_PER_SECOND + part(time.tv_nsec)
+}
+
+/// Asks the kernel to end this thread's timed waits on time.
+///
+/// A thread's timers may otherwise be late by 50 microseconds (the default of `PR_SET_TIMERSLACK`), which would be an
+/// error of that size in every emulated duration. Where the kernel refuses, waits are only less exact.
+pub(crate) fn wait_exactly() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+}

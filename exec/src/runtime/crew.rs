@@ -1,0 +1,363 @@
+//! The threads of a program's ranks, kept from one iteration to the next.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ir::program::{CollectiveKind, Direction, Op, Payload};
+use ir::{BackendError, InstructionId, MicrobatchId, Program, Rank};
+
+use super::clock::wait_exactly;
+use super::network::Wire;
+use super::options::{CpuOptions, Fault};
+use super::rank::{Context, Run};
+use super::script::Script;
+use super::shared::{Beat, Report, Request, Shared, State};
+use super::snapshot::Snapshot;
+use super::exchange::Exchanges;
+use super::worker::Worker;
+
+/// How often the coordinator looks at the interrupt flag and for stalls.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What every thread needs.
+pub(super) struct Plan {
+    pub(super) program: Arc<Program>,
+    pub(super) script: Arc<Script>,
+    pub(super) wires: Vec<Option<Wire>>,
+    /// Bytes per second of each emulated link.
+    pub(super) capacities: Vec<f64>,
+    /// By rank.
+    pub(super) slowdowns: Vec<f64>,
+}
+
+/// What the threads of a crew hold together.
+struct Home {
+    program: Arc<Program>,
+    script: Arc<Script>,
+    slowdowns: Vec<f64>,
+    faults: Vec<Fault>,
+    shared: Shared,
+}
+
+/// Threads, one per rank. Dropping it ends and joins them all.
+pub(super) struct Crew {
+    home: Arc<Home>,
+    threads: Vec<JoinHandle<()>>,
+    options: CpuOptions,
+}
+
+/// Tokens and targets of a microbatch of a rank.
+pub(super) type Batch = (Vec<u32>, Vec<u32>);
+
+impl Crew {
+    /// Starts a thread per rank, each of which builds its worker with `build` and gets its data from `feed`.
+    ///
+    /// # Errors
+    /// [`BackendError::RankFailed`] if a thread cannot start or a worker cannot be built.
+    pub(super) fn start<W: Worker>(
+        plan: Plan,
+        options: CpuOptions,
+        build: impl Fn(Rank) -> W + Send + Sync + 'static,
+        feed: impl Fn(Rank, u64, MicrobatchId) -> Batch + Send + Sync + 'static,
+    ) -> Result<Self, BackendError> {
+        let Plan { program, script, wires, capacities, slowdowns } = plan;
+        let ranks = script.ranks.len();
+        let shared = Shared::new(Exchanges::new(Arc::clone(&script), wires, &capacities), ranks);
+        let home = Arc::new(Home { program, script, slowdowns, faults: options.faults.clone(), shared });
+        let source = Arc::new((build, feed));
+        let mut crew = Self { home, threads: Vec::new(), options };
+        for number in 0..crew.home.program.world() {
+            let rank = Rank::new(number);
+            let (home, source) = (Arc::clone(&crew.home), Arc::clone(&source));
+            let body = move || home.live(rank, &source.0, &source.1);
+            let thread = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
+            crew.threads.push(thread.map_err(|error| BackendError::RankFailed {
+                rank,
+                iteration: 0,
+                cause: format!("no thread for it: {error}"),
+            })?);
+        }
+        let shared = &crew.home.shared;
+        let mut state = shared.lock();
+        while state.ready < ranks {
+            if let Some(failure) = state.failure.clone() {
+                return Err(failure);
+            }
+            state = shared.coordinate(state, TICK);
+        }
+        drop(state);
+        Ok(crew)
+    }
+
+    /// The state of training.
+    ///
+    /// # Errors
+    /// What stopped the crew before.
+    pub(super) fn save(&self) -> Result<Snapshot, BackendError> {
+        self.ask(Request::Save);
+        let shared = &self.home.shared;
+        let mut state = shared.lock();
+        loop {
+            if let Some(failure) = state.failure.clone() {
+                return Err(failure);
+            }
+            if state.ready == self.threads.len() {
+                return Ok(std::mem::take(&mut state.snapshot));
+            }
+            state = shared.coordinate(state, TICK);
+        }
+    }
+
+    fn ask(&self, request: Request) {
+        let mut state = self.home.shared.lock();
+        state.asked += 1;
+        state.request = request;
+        state.ready = 0;
+        state.reports.fill(None);
+        self.home.shared.release_all(state);
+    }
+
+    /// Carries out one iteration and gives the reports of all ranks, by rank.
+    ///
+    /// # Errors
+    /// What stopped it; the crew is of no use afterwards.
+    pub(super) fn iterate(&self, iteration: u64) -> Result<Vec<Report>, BackendError> {
+        let shared = &self.home.shared;
+        self.ask(Request::Iterate(iteration));
+        loop {
+            let mut state = shared.lock();
+            if let Some(failure) = state.failure.clone() {
+                return Err(failure);
+            }
+            if state.reports.iter().all(Option::is_some) {
+                return Ok(state.reports.iter_mut().filter_map(Option::take).collect());
+            }
+            let failure = if self.options.interrupt.load(Ordering::Relaxed) {
+                Some(BackendError::Interrupted)
+            } else {
+                self.home.stalled(&state, iteration, self.options.stall_timeout)
+            };
+            match failure {
+                Some(failure) => {
+                    drop(state);
+                    shared.fail(failure);
+                }
+                None => drop(shared.coordinate(state, TICK)),
+            }
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        let mut state = self.home.shared.lock();
+        state.quit = true;
+        self.home.shared.release_all(state);
+        for thread in self.threads.drain(..) {
+            // Its panic, if any, was caught and reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Crew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Crew").field("threads", &self.threads.len()).finish_non_exhaustive()
+    }
+}
+
+impl Home {
+    /// The life of a rank's thread.
+    fn live<W: Worker>(
+        &self,
+        rank: Rank,
+        build: &impl Fn(Rank) -> W,
+        feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
+    ) {
+        wait_exactly();
+        let mut iteration = 0;
+        let life = AssertUnwindSafe(|| self.work(rank, build, feed, &mut iteration));
+        if let Err(panic) = catch_unwind(life) {
+            self.shared.fail(BackendError::RankFailed { rank, iteration, cause: cause(panic.as_ref()) });
+        }
+    }
+
+    fn work<W: Worker>(
+        &self,
+        rank: Rank,
+        build: &impl Fn(Rank) -> W,
+        feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
+        iteration: &mut u64,
+    ) {
+        let mut worker = build(rank);
+        let mut state = self.shared.lock();
+        state.ready += 1;
+        self.shared.tell_coordinator(state);
+        for count in 1.. {
+            match self.next_request(rank, count) {
+                None => return,
+                Some(Request::Save) => {
+                    state = self.shared.lock();
+                    worker.save(&mut state.snapshot);
+                    state.ready += 1;
+                    self.shared.tell_coordinator(state);
+                }
+                Some(Request::Iterate(number)) => {
+                    *iteration = number;
+                    let Some(report) = self.iterate(rank, &mut worker, feed, number, count) else { return };
+                    state = self.shared.lock();
+                    state.reports[rank.index()] = Some(report);
+                    self.shared.tell_coordinator(state);
+                }
+            }
+        }
+    }
+
+    /// One iteration of a rank; `None` if the rank must leave.
+    fn iterate<W: Worker>(
+        &self,
+        rank: Rank,
+        worker: &mut W,
+        feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
+        iteration: u64,
+        count: u64,
+    ) -> Option<Report> {
+        worker.begin_iteration(iteration);
+        for microbatch in (0..self.program.layout.microbatches).map(MicrobatchId::new) {
+            let (tokens, targets) = feed(rank, iteration, microbatch);
+            worker.feed(microbatch, &tokens, &targets);
+        }
+        let context = Context {
+            rank,
+            program: &self.program,
+            script: &self.script,
+            shared: &self.shared,
+            slowdown: self.slowdowns[rank.index()],
+            faults: &self.faults,
+        };
+        let run = Run::new(context, worker, iteration);
+        if !self.all_ready(rank, count) {
+            return None;
+        }
+        match run.run() {
+            Ok(report) => Some(report),
+            Err(stop) => {
+                if let Some(failure) = stop.failure(rank, iteration) {
+                    self.shared.fail(failure);
+                }
+                None
+            }
+        }
+    }
+
+    /// Waits until the request that makes `count` is there; `None` if the rank must leave.
+    fn next_request(&self, rank: Rank, count: u64) -> Option<Request> {
+        let mut state = self.shared.lock();
+        while !state.quit && state.asked < count {
+            state = self.shared.sleep(rank.index(), state, None);
+        }
+        (!state.quit).then_some(state.request)
+    }
+
+    /// Waits until all ranks are ready to begin; the last one starts the clock. `false` if the rank must leave.
+    fn all_ready(&self, rank: Rank, count: u64) -> bool {
+        self.shared.beats[rank.index()].wait(0);
+        let mut state = self.shared.lock();
+        state.ready += 1;
+        if state.ready == self.script.ranks.len() {
+            state.begun = count;
+            state.exchanges.begin();
+            self.shared.release_all(state);
+            return true;
+        }
+        while !state.quit && state.begun < count {
+            state = self.shared.sleep(rank.index(), state, None);
+        }
+        !state.quit
+    }
+
+    /// The rank that keeps the others from going on, if one has for longer than `timeout`.
+    fn stalled(&self, state: &State, iteration: u64, timeout: Duration) -> Option<BackendError> {
+        if state.begun < state.asked {
+            return None;
+        }
+        let now = state.exchanges.epoch().elapsed();
+        let limit = super::clock::nanoseconds(timeout);
+        let beats: Vec<_> = self.shared.beats.iter().map(Beat::read).collect();
+        let waits = |rank: usize| beats[rank].1.is_none() || state.reports[rank].is_some();
+        let seconds = |since: u64| now.saturating_sub(since) as f64 * 1e-9;
+        let rank_of = |rank: usize| Rank::new(u32::try_from(rank).expect("ranks are u32"));
+        let stalled = |rank: usize, what: String| Some(BackendError::Stalled { rank: rank_of(rank), iteration, what });
+        let others_wait = |rank: usize| beats.len() == 1 || (0..beats.len()).any(|other| other != rank && waits(other));
+        for (rank, (since, instruction)) in beats.iter().enumerate() {
+            let Some(instruction) = instruction.filter(|_| state.reports[rank].is_none()) else { continue };
+            if now.saturating_sub(*since) > limit && others_wait(rank) {
+                let doing = self.describe(rank, instruction);
+                return stalled(rank, format!("{:.1} s in {doing} while others waited", seconds(*since)));
+            }
+        }
+        let asleep = |rank: usize| state.reports[rank].is_some() || now.saturating_sub(beats[rank].0) > limit;
+        if (0..beats.len()).all(|rank| waits(rank) && asleep(rank)) && state.exchanges.next_event().is_none() {
+            let id = state.exchanges.missing_end()?;
+            let end = self.script.transactions[id.transaction].ends[id.end];
+            let missing = self.describe(end.rank, end.instruction);
+            return stalled(end.rank, format!("it never came to {missing}, for which others waited {:.1} s", timeout.as_secs_f64()));
+        }
+        None
+    }
+
+    fn describe(&self, rank: usize, id: InstructionId) -> String {
+        describe(&self.program, self.script.ranks[rank].role.index(), id)
+    }
+}
+
+/// An instruction in words.
+fn describe(program: &Program, role: usize, id: InstructionId) -> String {
+    let what = match program.roles[role].instruction(id).op {
+        Op::Compute { pass, chunk, microbatch, .. } => {
+            format!("{} of microbatch {} through chunk {}", pass.name(), microbatch.raw(), chunk.raw())
+        }
+        Op::Collective { kind, payload, .. } => collective(kind, payload),
+        Op::Send { peer, message, .. } => {
+            format!("sending {} of microbatch {} to a rank {:+} away", tensor(message.direction), message.microbatch.raw(), peer.shift)
+        }
+        Op::Receive { peer, message, .. } => {
+            format!("receiving {} of microbatch {} from a rank {:+} away", tensor(message.direction), message.microbatch.raw(), peer.shift)
+        }
+        Op::GradientNorm => "the gradient norm".to_owned(),
+        Op::Optimizer => "the optimizer step".to_owned(),
+    };
+    format!("instruction {} ({what})", id.raw())
+}
+
+const fn tensor(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Forward => "the activation",
+        Direction::Backward => "the gradient",
+    }
+}
+
+fn collective(kind: CollectiveKind, payload: Payload) -> String {
+    let of = match payload {
+        Payload::Activation { chunk, unit, microbatch, .. } => {
+            format!("activations at unit {unit} of chunk {}, microbatch {}", chunk.raw(), microbatch.raw())
+        }
+        Payload::Gradients { chunk } => format!("gradients of chunk {}", chunk.raw()),
+        Payload::Parameters { chunk } => format!("parameters of chunk {}", chunk.raw()),
+        Payload::ReplicatedGradients => "gradients of replicated parameters".to_owned(),
+        Payload::TiedGradients => "gradients of the tied embedding".to_owned(),
+        Payload::GradientNorm => "the gradient norm".to_owned(),
+    };
+    format!("{} of {of}", kind.name())
+}
+
+/// What a panic said.
+fn cause(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("its thread panicked: {}", text.unwrap_or("with a value that is no text"))
+}

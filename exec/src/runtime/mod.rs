@@ -1,0 +1,48 @@
+//! Threads that carry out a program: ranks, where they meet, and the devices and links that are emulated.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `script` | a program, prepared: stream queues of each rank, both ends of each message, all members of each collective |
+//! | `rank` | one rank's event loop over its streams |
+//! | `exchange` | the moments and data of every transaction, under one lock |
+//! | `network` | flows over emulated links, max-min fair, in virtual time |
+//! | `reduce` | sums in a fixed order |
+//! | `emulation` | which devices and links are emulated |
+//! | `crew` | the threads: start, iterate, fail, stop |
+//!
+//! # Streams on a CPU
+//!
+//! A rank is one thread, so its streams overlap where they wait and not where they work: time on an emulated link
+//! passes while the rank computes; a copy, or a sum in shared memory, is made between two compute instructions.
+//! Nothing spins: a rank that has nothing to do sleeps until another rank, a link or its own emulated device has
+//! something for it.
+//!
+//! # What the spans mean
+//!
+//! * A compute instruction lasts its wall time, on an emulated device at least `slowdown` times its thread-CPU time.
+//!   The slowdown applies to compute instructions, the gradient norm and the optimizer, not to copies and sums.
+//! * A message or collective inside a domain starts when all ends are there and the thread of the rank that copies the
+//!   data out is free, and ends when that rank has its data. Its copies and sums are CPU time of the ranks.
+//! * On an emulated link it starts when all ends are there and lasts exactly as long as the link says; the copies are
+//!   made meanwhile if the rank has nothing else to do, and otherwise lie between two spans of its compute stream.
+
+mod backend;
+mod clock;
+mod crew;
+mod emulation;
+mod exchange;
+mod network;
+mod options;
+mod rank;
+pub(crate) mod reduce;
+mod script;
+mod shared;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use backend::CpuBackend;
+pub use emulation::{oversubscribed, slowdowns};
+pub use options::{CpuOptions, Fault, FaultKind};
+pub use snapshot::Snapshot;

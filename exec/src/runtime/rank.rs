@@ -1,0 +1,455 @@
+//! One rank: an event loop that interprets its role's instruction list.
+//!
+//! The rank's thread carries out compute instructions, and copies into and out of messages and collectives between
+//! them. Time on emulated links passes while it computes. An emulated slower device is busy for a multiple of the CPU
+//! time that an instruction used: while that time passes, the thread copies but does not compute.
+
+use std::collections::VecDeque;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use ir::program::{Op, Payload};
+use ir::timeline::Span;
+use ir::{BackendError, Bytes, InstructionId, Lane, Program, Rank, Role, SimTime};
+
+use super::clock::{Epoch, thread_cpu};
+use super::exchange::{Data, makes_whole};
+use super::options::{Fault, FaultKind};
+use super::reduce;
+use super::script::{EndId, Exchange, RankScript, STREAMS, Script, Transaction};
+use super::shared::{Report, Shared, State};
+use super::worker::{NotFinite, Worker};
+
+/// Why a rank leaves an iteration before its end.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It was told to.
+    Told,
+    /// It found a number that is not finite.
+    NotFinite(NotFinite),
+}
+
+impl Stop {
+    /// The failure to report, unless someone else reports one.
+    pub(super) fn failure(self, rank: Rank, iteration: u64) -> Option<BackendError> {
+        match self {
+            Self::Told => None,
+            Self::NotFinite(NotFinite(what)) => Some(BackendError::NotFinite { rank, iteration, what }),
+        }
+    }
+}
+
+/// What does not change while a rank lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) rank: Rank,
+    pub(super) program: &'a Program,
+    pub(super) script: &'a Script,
+    pub(super) shared: &'a Shared,
+    /// How many times the CPU time of a compute instruction it lasts; 1 on a device that is not emulated.
+    pub(super) slowdown: f64,
+    pub(super) faults: &'a [Fault],
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn own(&self) -> &'a RankScript {
+        &self.script.ranks[self.rank.index()]
+    }
+    fn role(&self) -> &'a Role {
+        &self.program.roles[self.own().role.index()]
+    }
+    fn transaction(&self, id: EndId) -> &'a Transaction {
+        &self.script.transactions[id.transaction]
+    }
+}
+
+/// A compute instruction whose CPU work is done and whose emulated time is not over.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    instruction: InstructionId,
+    issued: u64,
+    start: u64,
+    until: u64,
+}
+
+/// An end that has arrived and not been seen to end.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    id: EndId,
+    taken: bool,
+}
+
+/// One iteration of one rank.
+pub(super) struct Run<'a, W> {
+    context: Context<'a>,
+    worker: &'a mut W,
+    iteration: u64,
+    epoch: Epoch,
+    first_compute: bool,
+    /// By instruction, once it has ended.
+    spans: Vec<Option<Span>>,
+    left: usize,
+    /// Per stream, the first instruction that was not begun.
+    next: [usize; STREAMS],
+    open: [VecDeque<Open>; STREAMS],
+    stretch: Option<Stretch>,
+    /// When this thread last ended a compute instruction's work.
+    free: u64,
+    memory: Vec<(SimTime, Bytes)>,
+    scratch: Vec<f32>,
+}
+
+impl<'a, W: Worker> Run<'a, W> {
+    pub(super) fn new(context: Context<'a>, worker: &'a mut W, iteration: u64) -> Self {
+        let instructions = context.role().instructions().len();
+        let memory = vec![(SimTime::ZERO, worker.bytes_held())];
+        Self {
+            context,
+            worker,
+            iteration,
+            epoch: Epoch::now(),
+            first_compute: true,
+            spans: vec![None; instructions],
+            left: instructions,
+            next: [0; STREAMS],
+            open: Default::default(),
+            stretch: None,
+            free: 0,
+            memory,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Carries out the list. Its clock is that of the exchanges, which must have begun.
+    pub(super) fn run(mut self) -> Result<Report, Stop> {
+        self.epoch = self.context.shared.lock().exchanges.epoch();
+        while self.left > 0 {
+            let gives = self.arrive()?;
+            let mut progressed = !gives.is_empty();
+            for id in gives {
+                self.give(id);
+            }
+            while let Some(id) = self.next_taking()? {
+                self.take(id);
+                progressed = true;
+            }
+            progressed |= self.end_stretch();
+            if progressed {
+                continue;
+            }
+            match self.next_compute() {
+                Some((stream, id, issued)) => self.compute(stream, id, issued)?,
+                None if self.left > 0 => self.wait()?,
+                None => {}
+            }
+        }
+        let own = self.context.own();
+        let whole = |(index, span): (usize, Option<Span>)| span.unwrap_or_else(|| panic!("i{index} never ran"));
+        let spans = self.spans.into_iter().enumerate().map(whole).collect();
+        let lane = Lane { role: own.role, rank: self.context.rank, multiplicity: 1, spans, memory: self.memory };
+        let has_norm = self.context.role().instructions().iter().any(|i| matches!(i.op, Op::GradientNorm));
+        let gradient_norm = has_norm.then(|| self.worker.total_gradient_norm());
+        Ok(Report { lane, loss: finite("loss", self.worker.loss())?, gradient_norm: finite("gradient norm", gradient_norm)? })
+    }
+
+    /// The lock, with the network brought up to now.
+    fn lock(&self) -> Result<(MutexGuard<'a, State>, u64), Stop> {
+        let mut state = self.context.shared.lock();
+        if state.quit {
+            return Err(Stop::Told);
+        }
+        let now = state.exchanges.advance();
+        Ok((state, now))
+    }
+
+    fn ended(&self, id: InstructionId) -> Option<u64> {
+        self.spans[id.index()].map(|span| span.end.nanoseconds())
+    }
+
+    /// When an instruction's waits had all ended, if they have.
+    fn waits_ended(&self, id: InstructionId) -> Option<u64> {
+        let role = self.context.role();
+        role.waits(role.instruction(id)).iter().try_fold(0, |latest, wait| Some(latest.max(self.ended(*wait)?)))
+    }
+
+    /// Arrives at every transaction whose turn has come; gives those that this rank has to put data into.
+    fn arrive(&mut self) -> Result<Vec<EndId>, Stop> {
+        let mut arrivals = Vec::new();
+        for stream in 0..STREAMS {
+            while let Some(id) = self.next_arrival(stream) {
+                self.next[stream] += 1;
+                self.open[stream].push_back(Open { id, taken: false });
+                arrivals.push(id);
+            }
+        }
+        if !arrivals.is_empty() {
+            let (mut state, _) = self.lock()?;
+            arrivals.iter().for_each(|id| state.exchanges.arrive(*id));
+            self.context.shared.release(state);
+        }
+        arrivals.retain(|id| self.context.transaction(*id).gives(id.end));
+        Ok(arrivals)
+    }
+
+    /// The next end on a stream if its data are final and its waits have ended. It need not wait for the end of a
+    /// predecessor that touches other data: the exchange begins the two in order.
+    fn next_arrival(&self, stream: usize) -> Option<EndId> {
+        let own = self.context.own();
+        let position = self.next[stream];
+        let instruction = *own.streams[stream].get(position)?;
+        let id = own.end_of[instruction.index()]?;
+        self.waits_ended(instruction)?;
+        let previous = position.checked_sub(1).map(|previous| own.streams[stream][previous]);
+        let computes = |id: InstructionId| own.end_of[id.index()].is_none();
+        if previous.is_some_and(|previous| computes(previous) && self.ended(previous).is_none()) {
+            return None;
+        }
+        let exchange = self.context.transaction(id).exchange;
+        let free = |open: &Open| independent(self.context.transaction(open.id).exchange, exchange);
+        self.open[stream].iter().all(free).then_some(id)
+    }
+
+    /// Puts this rank's part into a transaction; the last giver makes the whole.
+    fn give(&mut self, id: EndId) {
+        let transaction = self.context.transaction(id);
+        let shared = self.context.shared;
+        self.context.shared.beats[self.context.rank.index()].work(transaction.ends[id.end].instruction, self.epoch.elapsed());
+        let values = match transaction.exchange {
+            Exchange::Message(message) => self.worker.outgoing(message),
+            Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload),
+        };
+        let mut state = shared.lock();
+        if let Exchange::Collective(kind, payload) = transaction.exchange
+            && makes_whole(transaction.exchange)
+            && state.exchanges.last_giver(id.transaction)
+        {
+            let others = state.exchanges.parts(id.transaction);
+            let mut whole = state.exchanges.tensor(transaction.elements());
+            drop(state);
+            let parts: Vec<&[f32]> = others.iter().map(|part| part.as_ref().map_or(values, |part| part)).collect();
+            reduce::whole(kind, payload, &parts, &mut whole);
+            drop(others);
+            state = shared.lock();
+            state.exchanges.give_whole(id.transaction, whole);
+        } else {
+            let mut part = state.exchanges.tensor(values.len());
+            drop(state);
+            part.extend_from_slice(values);
+            state = shared.lock();
+            if state.exchanges.give(id, part) {
+                state = self.context.make_whole(state, transaction, id.transaction);
+            }
+        }
+        shared.release(state);
+    }
+
+    /// Sees which transactions have ended, and finds one whose data this rank can take.
+    fn next_taking(&mut self) -> Result<Option<EndId>, Stop> {
+        if self.open.iter().all(VecDeque::is_empty) {
+            return Ok(None);
+        }
+        let (state, _) = self.lock()?;
+        let mut found = None;
+        for stream in 0..STREAMS {
+            while let Some(open) = self.open[stream].front().copied() {
+                let transaction = self.context.transaction(open.id);
+                let moments = state.exchanges.moments(open.id);
+                let must_take = transaction.takes(open.id.end) && !open.taken;
+                if must_take && moments.ready && found.is_none() {
+                    found = Some(open.id);
+                }
+                let (false, Some(issued), Some(start), Some(end)) =
+                    (must_take, moments.reached, moments.started, moments.ended)
+                else {
+                    break;
+                };
+                self.open[stream].pop_front();
+                self.finish(transaction.ends[open.id.end].instruction, issued, start.max(issued), end);
+            }
+        }
+        self.context.shared.release(state);
+        Ok(found)
+    }
+
+    /// Takes this rank's data out of a transaction.
+    fn take(&mut self, id: EndId) {
+        let transaction = self.context.transaction(id);
+        let instruction = transaction.ends[id.end].instruction;
+        let shared = self.context.shared;
+        shared.beats[self.context.rank.index()].work(instruction, self.epoch.elapsed());
+        let data = shared.lock().exchanges.data(id.transaction);
+        match (transaction.exchange, &data) {
+            (Exchange::Message(message), Data::Parts(parts)) => self.worker.incoming(message, &parts[0]),
+            (Exchange::Collective(kind, payload), Data::Whole(whole)) => self.worker.deliver(kind, payload, whole),
+            (Exchange::Collective(kind, payload), Data::Parts(parts)) => {
+                reduce::part(payload, parts, id.end, &mut self.scratch);
+                self.worker.deliver(kind, payload, &self.scratch);
+            }
+            (Exchange::Message(_), Data::Whole(_)) => unreachable!("a message has one part"),
+        }
+        drop(data);
+        let stream = self.context.role().instruction(instruction).stream;
+        let open = &mut self.open[super::script::stream_index(stream)];
+        open.front_mut().expect("an end that takes heads its stream").taken = true;
+        let mut state = shared.lock();
+        state.exchanges.advance();
+        state.exchanges.take(id, self.free);
+        shared.release(state);
+        self.sample(self.epoch.elapsed());
+    }
+
+    /// Ends the emulated instruction whose time is over.
+    fn end_stretch(&mut self) -> bool {
+        let Some(stretch) = self.stretch else { return false };
+        let now = self.epoch.elapsed();
+        let over = now >= stretch.until;
+        if over {
+            self.stretch = None;
+            self.finish(stretch.instruction, stretch.issued, stretch.start, now);
+        }
+        over
+    }
+
+    /// A compute instruction that may begin: its stream, itself, and since when.
+    fn next_compute(&self) -> Option<(usize, InstructionId, u64)> {
+        if self.stretch.is_some() {
+            return None;
+        }
+        let own = self.context.own();
+        (0..STREAMS).find_map(|stream| {
+            let position = self.next[stream];
+            let id = *own.streams[stream].get(position)?;
+            if own.end_of[id.index()].is_some() {
+                return None;
+            }
+            let free = match position.checked_sub(1) {
+                Some(previous) => self.ended(own.streams[stream][previous])?,
+                None => 0,
+            };
+            Some((stream, id, self.waits_ended(id)?.max(free)))
+        })
+    }
+
+    fn compute(&mut self, stream: usize, id: InstructionId, issued: u64) -> Result<(), Stop> {
+        self.next[stream] += 1;
+        let start = self.epoch.elapsed();
+        self.context.shared.beats[self.context.rank.index()].work(id, start);
+        self.inject_faults(id)?;
+        let before = thread_cpu();
+        match self.context.role().instruction(id).op {
+            Op::Compute { pass, chunk, units, microbatch } => self.worker.compute(pass, chunk, units, microbatch),
+            Op::GradientNorm => self.worker.gradient_norm(),
+            Op::Optimizer => self.worker.optimizer(),
+            Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
+        }
+        .map_err(Stop::NotFinite)?;
+        let used = thread_cpu() - before;
+        self.free = self.epoch.elapsed();
+        self.sample(self.free);
+        if self.context.slowdown > 1.0 {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
+            let until = start.saturating_add((used as f64 * self.context.slowdown) as u64);
+            self.stretch = Some(Stretch { instruction: id, issued, start, until });
+            self.end_stretch();
+        } else {
+            self.finish(id, issued, start, self.free);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, instruction: InstructionId, issued: u64, start: u64, end: u64) {
+        let time = SimTime::from_nanoseconds;
+        let span = Span { instruction, issued: time(issued), start: time(start), end: time(end) };
+        let before = self.spans[instruction.index()].replace(span);
+        assert!(before.is_none(), "{instruction} of rank {} ended twice", self.context.rank);
+        self.left -= 1;
+    }
+
+    fn sample(&mut self, now: u64) {
+        let held = self.worker.bytes_held();
+        if self.memory.last().is_none_or(|(_, bytes)| *bytes != held) {
+            self.memory.push((SimTime::from_nanoseconds(now), held));
+        }
+    }
+
+    /// Sleeps until another rank, an emulated link or an emulated device has something for this one.
+    fn wait(&self) -> Result<(), Stop> {
+        let (state, now) = self.lock()?;
+        let waits = self.open.iter().any(|open| !open.is_empty());
+        let network = state.exchanges.next_event().filter(|_| waits);
+        let stretch = self.stretch.map(|stretch| stretch.until);
+        self.context.shared.beats[self.context.rank.index()].wait(stretch.unwrap_or(now).max(now));
+        let until = [network, stretch].into_iter().flatten().min();
+        let at_most = until.map(|until| Duration::from_nanos(until.saturating_sub(now)));
+        drop(self.context.shared.sleep(self.context.rank.index(), state, at_most));
+        Ok(())
+    }
+
+    fn inject_faults(&mut self, id: InstructionId) -> Result<(), Stop> {
+        let first = std::mem::replace(&mut self.first_compute, false);
+        let due = |fault: &&Fault| {
+            (fault.rank, fault.iteration) == (self.context.rank, self.iteration)
+                && fault.instruction.map_or(first, |instruction| instruction == id)
+        };
+        let Some(fault) = self.context.faults.iter().find(due) else { return Ok(()) };
+        match fault.kind {
+            FaultKind::Poison => self.worker.poison(),
+            FaultKind::Panic => std::panic::resume_unwind(Box::new(format!("injected at {id}"))),
+            FaultKind::Stall => loop {
+                let state = self.context.shared.lock();
+                if state.quit {
+                    return Err(Stop::Told);
+                }
+                drop(self.context.shared.sleep(self.context.rank.index(), state, None));
+            },
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Context<'a> {
+    /// Makes the whole out of all parts (two members gave at the same moment, so neither knew to be the last).
+    fn make_whole(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        transaction: &Transaction,
+        number: usize,
+    ) -> MutexGuard<'a, State> {
+        let Exchange::Collective(kind, payload) = transaction.exchange else { unreachable!("a message has no whole") };
+        let parts = state.exchanges.parts(number);
+        let mut whole = state.exchanges.tensor(transaction.elements());
+        drop(state);
+        let slices: Vec<&[f32]> = parts.iter().flatten().map(|part| part.as_slice()).collect();
+        reduce::whole(kind, payload, &slices, &mut whole);
+        drop(parts);
+        state = self.shared.lock();
+        state.exchanges.give_whole(number, whole);
+        state
+    }
+}
+
+/// The value, unless it is not a finite number.
+fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
+    match value {
+        Some(value) if !value.is_finite() => Err(Stop::NotFinite(NotFinite(format!("the {what} is {value}")))),
+        value => Ok(value),
+    }
+}
+
+/// Whether the data of a transaction are final before its predecessor on the stream has ended.
+fn independent(previous: Exchange, next: Exchange) -> bool {
+    let chunk = |exchange| match exchange {
+        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some(chunk),
+        Exchange::Collective(
+            _,
+            Payload::Activation { .. } | Payload::ReplicatedGradients | Payload::TiedGradients | Payload::GradientNorm,
+        )
+        | Exchange::Message(_) => None,
+    };
+    match next {
+        Exchange::Message(_) => true,
+        Exchange::Collective(..) => {
+            chunk(next).is_some_and(|next| chunk(previous).is_some_and(|previous| previous != next))
+        }
+    }
+}

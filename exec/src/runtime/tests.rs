@@ -1,0 +1,499 @@
+//! The runtime with fake workers: order, rendezvous, emulation, failures.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ir::program::{
+    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream,
+    UnitRange,
+};
+use ir::{
+    AdamW, AttentionKernel, Axis, BackendError, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm,
+    DeviceKind, DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind,
+    NodeKindId, NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId,
+    Workload, ZeroStage,
+};
+
+use super::clock::thread_cpu;
+use super::crew::{Crew, Plan};
+use super::emulation::wires;
+use super::options::{CpuOptions, Fault, FaultKind};
+use super::script::Script;
+use super::shared::Report;
+use super::snapshot::Snapshot;
+use super::worker::{NotFinite, Worker};
+use super::{oversubscribed, slowdowns};
+
+/// Values of a message or collective.
+const ELEMENTS: usize = 1000;
+
+/// A worker that burns CPU time in compute instructions and passes numbers on.
+///
+/// Its tensor starts as its rank; a forward pass adds 1, a message replaces it, a collective delivers into `got`.
+struct Fake {
+    rank: Rank,
+    burn: Duration,
+    tensor: Vec<f32>,
+    got: Vec<f32>,
+    poisoned: bool,
+    log: Log,
+}
+
+/// What workers did and got, across threads.
+type Log = Arc<Mutex<Vec<(Rank, String, Vec<f32>)>>>;
+
+impl Fake {
+    fn new(rank: Rank, burn: Duration, log: Log) -> Self {
+        let start = rank.raw() as f32;
+        // Sums of these depend on their order.
+        let tensor = (0..ELEMENTS).map(|i| start + 0.1 * i as f32 + 1e-3 / (1.0 + start)).collect();
+        Self { rank, burn, tensor, got: Vec::new(), poisoned: false, log }
+    }
+    fn note(&self, what: impl Into<String>, values: &[f32]) {
+        self.log.lock().unwrap().push((self.rank, what.into(), values.to_vec()));
+    }
+}
+
+impl Worker for Fake {
+    fn begin_iteration(&mut self, iteration: u64) {
+        self.note(format!("begin {iteration}"), &[]);
+    }
+    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
+        assert_eq!(tokens.len() + 1, targets.len());
+        self.note(format!("feed {microbatch}"), &[]);
+    }
+    fn compute(&mut self, pass: Pass, chunk: ChunkId, _: UnitRange, microbatch: MicrobatchId) -> Result<(), NotFinite> {
+        let end = thread_cpu() + super::clock::nanoseconds(self.burn);
+        while thread_cpu() < end {}
+        if self.poisoned {
+            return Err(NotFinite("weights of layer 3 hold NaN".to_owned()));
+        }
+        self.tensor.iter_mut().for_each(|x| *x += 1.0);
+        self.note(format!("{} {chunk} {microbatch}", pass.name()), &[]);
+        Ok(())
+    }
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
+        if payload == Payload::GradientNorm {
+            self.tensor = super::reduce::split(f64::from(self.rank.raw()) + 1e-12).to_vec();
+        }
+        match kind {
+            CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.tensor,
+            CollectiveKind::AllGather => &self.tensor[..10],
+        }
+    }
+    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
+        self.note(kind.name(), values);
+        self.got = values.to_vec();
+    }
+    fn outgoing(&mut self, message: Message) -> &[f32] {
+        self.note(format!("send {}", message.microbatch), &[]);
+        &self.tensor
+    }
+    fn incoming(&mut self, message: Message, values: &[f32]) {
+        self.note(format!("receive {}", message.microbatch), values);
+        self.got = values.to_vec();
+    }
+    fn gradient_norm(&mut self) -> Result<(), NotFinite> {
+        Ok(())
+    }
+    fn optimizer(&mut self) -> Result<(), NotFinite> {
+        Ok(())
+    }
+    fn loss(&self) -> Option<f64> {
+        Some(f64::from(self.rank.raw()))
+    }
+    fn total_gradient_norm(&self) -> f64 {
+        0.0
+    }
+    fn save(&self, snapshot: &mut Snapshot) {
+        snapshot.weights.insert(format!("rank{}", self.rank.raw()), vec![1], vec![self.tensor[0]]);
+    }
+    fn bytes_held(&self) -> Bytes {
+        Bytes::new(4 * (self.tensor.len() + self.got.len()) as u64)
+    }
+    fn poison(&mut self) {
+        self.poisoned = true;
+    }
+}
+
+fn model() -> Model {
+    Model {
+        name: "fake".to_owned(),
+        hidden: 8,
+        layers: 2,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 8,
+        ffn: 8,
+        vocabulary: 256,
+        norm: NormKind::RmsNorm,
+        norm_epsilon: 1e-5,
+        positions: Positions::Rope { theta: 1e4 },
+        mlp: MlpKind::SwiGlu,
+        qkv_bias: false,
+        projection_bias: false,
+        mlp_bias: false,
+        tied_head: false,
+    }
+}
+
+/// A program over `data x pipeline` ranks with no roles or groups yet.
+fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
+    let chunk = |stage: u32| Chunk {
+        stage: StageId::new(stage),
+        first_layer: stage,
+        layers: 1,
+        embedding: stage == 0,
+        head: stage + 1 == pipeline,
+        recompute: Recompute::None,
+    };
+    Program {
+        model: model(),
+        workload: Workload {
+            sequence_length: 8,
+            global_batch: data * microbatches,
+            iterations: 2,
+            precision: Precision::Fp32,
+            attention: AttentionKernel::Fused,
+            vocabulary_divisor: 1,
+            optimizer: AdamW::default(),
+            seed: 0,
+        },
+        layout: Layout {
+            data,
+            tensor: 1,
+            pipeline,
+            sequence_parallel: false,
+            microbatch_size: 1,
+            microbatches,
+            zero: ZeroStage::Zero0,
+            collective: CollectiveAlgorithm::Automatic,
+        },
+        chunks: (0..pipeline).map(chunk).collect(),
+        groups: Vec::new(),
+        roles: Vec::new(),
+        placement: Vec::new(),
+    }
+}
+
+fn forward(chunk: u32, microbatch: u32) -> Op {
+    Op::Compute {
+        pass: Pass::Forward,
+        chunk: ChunkId::new(chunk),
+        units: UnitRange { start: 0, end: 1 },
+        microbatch: MicrobatchId::new(microbatch),
+    }
+}
+
+fn message(microbatch: u32) -> Message {
+    Message { edge: ChunkId::new(0), direction: Direction::Forward, microbatch: MicrobatchId::new(microbatch) }
+}
+
+const BYTES: Bytes = Bytes::new(4 * ELEMENTS as u64);
+
+/// Two stages: the first computes and sends every microbatch, the second receives and computes it. Even instruction
+/// ids of the first compute and odd ones send; even ones of the second receive and odd ones compute.
+fn relay(microbatches: u32) -> Program {
+    let mut program = program(1, 2, microbatches);
+    let mut first = Role::new(StageId::new(0), RankSet::run(0, 1, 1));
+    let mut second = Role::new(StageId::new(1), RankSet::run(1, 1, 1));
+    for m in 0..microbatches {
+        let done = first.push(forward(0, m), Stream::Compute, &[], &[]);
+        let peer = Peer { role: RoleId::new(1), shift: 1 };
+        first.push(Op::Send { peer, message: message(m), bytes: BYTES }, Stream::ForwardSend, &[done], &[]);
+        let peer = Peer { role: RoleId::new(0), shift: -1 };
+        let receive = Op::Receive { peer, message: message(m), bytes: BYTES };
+        let there = second.push(receive, Stream::ForwardReceive, &[], &[]);
+        second.push(forward(1, m), Stream::Compute, &[there], &[]);
+    }
+    program.roles = vec![first, second];
+    program
+}
+
+/// `ranks` replicas that compute and then carry out one collective.
+fn collective(ranks: u32, kind: CollectiveKind, payload: Payload) -> Program {
+    let mut program = program(ranks, 1, 1);
+    program.groups =
+        vec![Group { axis: Axis::Data, members: RankSet::run(0, ranks, 1), shifts: RankSet::run(0, 1, 1) }];
+    let mut role = Role::new(StageId::new(0), RankSet::run(0, ranks, 1));
+    let done = role.push(forward(0, 0), Stream::Compute, &[], &[]);
+    let op = Op::Collective { kind, group: GroupId::new(0), payload, bytes: BYTES };
+    role.push(op, Stream::Data, &[done], &[]);
+    program.roles = vec![role];
+    program
+}
+
+/// Nodes of one device each, joined by a network of the given rate and latency.
+fn cluster(slowdowns: &[f64], bandwidth: f64, latency_us: u64) -> Cluster {
+    let rate = |rate| BytesPerSecond::new(rate).unwrap();
+    let link = |name: &str, bandwidth| Link {
+        name: name.to_owned(),
+        bandwidth: rate(bandwidth),
+        latency: SimDuration::from_nanoseconds(1000 * latency_us),
+    };
+    let device = |slowdown: &f64| DeviceKind {
+        name: "cpu-core".to_owned(),
+        calibration: "cpu".to_owned(),
+        peak: Vec::new(),
+        memory: Bytes::from_gib(1),
+        memory_bandwidth: rate(1e10),
+        multiprocessors: 1,
+        slowdown: *slowdown,
+        usd_per_hour: None,
+        source: String::new(),
+    };
+    let node = |index: usize| NodeKind {
+        name: format!("node{index}"),
+        devices: vec![DeviceKindId::at(index)],
+        domain_size: 1,
+        domain_link: link("memory", 1e10),
+        host_link: link("host", 1e10),
+        nics: 1,
+        nic: link("nic", bandwidth),
+    };
+    Cluster {
+        device_kinds: slowdowns.iter().map(device).collect(),
+        node_kinds: (0..slowdowns.len()).map(node).collect(),
+        groups: (0..slowdowns.len()).map(|i| NodeGroup { kind: NodeKindId::at(i), count: 1 }).collect(),
+        fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+    }
+}
+
+/// The same devices in one domain of one node.
+fn domain(slowdowns: &[f64]) -> Cluster {
+    let mut cluster = cluster(slowdowns, 1e9, 1);
+    let kind = &mut cluster.node_kinds[0];
+    kind.devices = (0..slowdowns.len()).map(DeviceKindId::at).collect();
+    kind.domain_size = u32::try_from(slowdowns.len()).unwrap();
+    cluster.node_kinds.truncate(1);
+    cluster.groups.truncate(1);
+    cluster
+}
+
+fn crew(program: Program, cluster: &Cluster, burn: Duration, options: CpuOptions) -> (Crew, Log) {
+    let program = Arc::new(program);
+    let script = Arc::new(Script::new(&program));
+    let (wires, capacities) = wires(&program, cluster, &script);
+    let slowdowns = slowdowns(&program, cluster);
+    let log = Log::default();
+    let of_workers = Arc::clone(&log);
+    let plan = Plan { program, script, wires, capacities, slowdowns };
+    let build = move |rank| Fake::new(rank, burn, Arc::clone(&of_workers));
+    let crew = Crew::start(plan, options, build, |_, _, _| (vec![0; 7], vec![0; 8])).unwrap();
+    (crew, log)
+}
+
+fn milliseconds(report: &Report, instruction: u32) -> (f64, f64) {
+    let span = report.lane.spans[InstructionId::new(instruction).index()];
+    (span.start.seconds() * 1e3, span.end.seconds() * 1e3)
+}
+
+fn taken(log: &Log, what: &str) -> Vec<(Rank, Vec<f32>)> {
+    let log = log.lock().unwrap();
+    let mut taken: Vec<_> =
+        log.iter().filter(|(_, which, _)| which == what).map(|(rank, _, values)| (*rank, values.clone())).collect();
+    taken.sort_by_key(|(rank, _)| *rank);
+    taken
+}
+
+#[test]
+fn messages_arrive_in_order_and_spans_keep_to_the_program() {
+    let (crew, log) = crew(relay(6), &domain(&[1.0, 1.0]), Duration::ZERO, CpuOptions::default());
+    for iteration in 0..3 {
+        let reports = crew.iterate(iteration).unwrap();
+        assert_eq!(reports.iter().map(|r| r.loss).collect::<Vec<_>>(), [Some(0.0), Some(1.0)]);
+        let [first, second] = &reports[..] else { panic!("two ranks") };
+        for m in 0..6 {
+            let (made, (sent_start, sent)) = (milliseconds(first, 2 * m).1, milliseconds(first, 2 * m + 1));
+            let ((_, got), used) = (milliseconds(second, 2 * m), milliseconds(second, 2 * m + 1).0);
+            assert!(made <= sent_start && sent_start <= sent && got <= used && (sent - got).abs() < 1e-9);
+        }
+        for report in &reports {
+            for stream in [0, 1] {
+                let spans: Vec<_> = report.lane.spans.iter().skip(stream).step_by(2).collect();
+                assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start), "{spans:?}");
+            }
+            assert!(report.lane.spans.iter().all(|span| span.issued <= span.start && span.start <= span.end));
+            assert!(report.lane.memory.len() <= 3, "memory changes twice: {:?}", report.lane.memory);
+        }
+    }
+    drop(crew);
+    let log = log.lock().unwrap();
+    let of = |number, word: &str| -> Vec<&str> {
+        let own = log.iter().filter(|(rank, what, _)| rank.raw() == number && what.starts_with(word));
+        own.map(|(_, what, _)| what.as_str()).take(6).collect()
+    };
+    assert_eq!(of(1, "receive"), ["receive m0", "receive m1", "receive m2", "receive m3", "receive m4", "receive m5"]);
+    assert_eq!(of(0, "begin"), ["begin 0", "begin 1", "begin 2"]);
+    assert_eq!(of(1, "feed"), ["feed m0", "feed m1", "feed m2", "feed m3", "feed m4", "feed m5"]);
+}
+
+#[test]
+fn collectives_give_all_members_the_sum_in_group_order() {
+    let gradients = Payload::Gradients { chunk: ChunkId::new(0) };
+    for ranks in [1u32, 2, 3, 4] {
+        let parts: Vec<Vec<f32>> = (0..ranks)
+            .map(|rank| Fake::new(Rank::new(rank), Duration::ZERO, Log::default()).tensor)
+            .map(|tensor| tensor.iter().map(|x| x + 1.0).collect())
+            .collect();
+        let mut sum = parts[0].clone();
+        for part in &parts[1..] {
+            sum.iter_mut().zip(part).for_each(|(s, p)| *s += p);
+        }
+        for kind in [CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+            if kind == CollectiveKind::ReduceScatter && !ELEMENTS.is_multiple_of(ranks as usize) {
+                continue;
+            }
+            let cluster = domain(&vec![1.0; ranks as usize]);
+            let (crew, log) = crew(collective(ranks, kind, gradients), &cluster, Duration::ZERO, CpuOptions::default());
+            crew.iterate(0).unwrap();
+            let size = ELEMENTS / ranks as usize;
+            for (rank, values) in taken(&log, kind.name()) {
+                let expect: Vec<f32> = match kind {
+                    CollectiveKind::AllReduce => sum.clone(),
+                    CollectiveKind::AllGather => parts.iter().flat_map(|part| part[..10].to_vec()).collect(),
+                    CollectiveKind::ReduceScatter => sum[rank.index() * size..(rank.index() + 1) * size].to_vec(),
+                };
+                // Bit for bit.
+                assert_eq!(values, expect, "{} over {ranks} on rank {rank}", kind.name());
+            }
+        }
+    }
+    let (crew, log) = crew(
+        collective(3, CollectiveKind::AllReduce, Payload::GradientNorm),
+        &domain(&[1.0; 3]),
+        Duration::ZERO,
+        CpuOptions::default(),
+    );
+    crew.iterate(0).unwrap();
+    for (_, values) in taken(&log, "all-reduce") {
+        assert!((super::reduce::join(&values) - (3.0 + 3e-12)).abs() < 1e-15);
+    }
+}
+
+/// Longest that anything may be late on a busy machine; the emulation itself is exact to the timer.
+const LATE: f64 = 8.0;
+
+#[test]
+fn a_slower_device_takes_its_factor() {
+    let (crew, _) = crew(relay(4), &domain(&[1.0, 3.0]), Duration::from_millis(4), CpuOptions::default());
+    let reports = crew.iterate(0).unwrap();
+    for m in 0..4 {
+        let (start, end) = milliseconds(&reports[1], 2 * m + 1);
+        assert!((12.0..12.0 + LATE).contains(&(end - start)), "{m}: {start} to {end} ms, not 3 x 4");
+    }
+}
+
+#[test]
+fn an_emulated_link_delays_and_overlaps_with_compute() {
+    // 4,000 bytes at 1 MB/s are 4 ms, and 2 ms of latency: 6 ms a message, one after the other on the stream.
+    let (crew, _) = crew(relay(4), &cluster(&[1.0, 1.0], 1e6, 2000), Duration::from_millis(1), CpuOptions::default());
+    let reports = crew.iterate(0).unwrap();
+    let sends: Vec<_> = (0..4).map(|m| milliseconds(&reports[0], 2 * m + 1)).collect();
+    let receives: Vec<_> = (0..4).map(|m| milliseconds(&reports[1], 2 * m)).collect();
+    assert_eq!(sends, receives);
+    for (start, end) in &sends {
+        assert!((end - start - 6.0).abs() < 1e-3, "{start} to {end} ms");
+    }
+    // The sender has all four made while the first is on its way; each follows the one before at once.
+    let last_made = milliseconds(&reports[0], 6).1;
+    assert!(last_made < sends[0].1 + LATE);
+    assert!(sends.windows(2).all(|pair| (pair[1].0 - pair[0].1).abs() < 1e-6), "{sends:?}");
+    for m in 0..4 {
+        let (got, used) = (receives[m].1, milliseconds(&reports[1], 2 * u32::try_from(m).unwrap() + 1).0);
+        assert!(got <= used && used < got + LATE, "microbatch {m} came at {got} and was used at {used} ms");
+    }
+}
+
+#[test]
+fn an_emulated_ring_takes_its_wire_time() {
+    let gradients = Payload::Gradients { chunk: ChunkId::new(0) };
+    // Rings of 4: all-reduce moves 2 x 3/4 x 4,000 bytes in 6 steps, the others half of that.
+    for (kind, expect) in [(CollectiveKind::AllReduce, 6.0 + 0.6), (CollectiveKind::ReduceScatter, 3.0 + 0.3)] {
+        let cluster = cluster(&[1.0; 4], 1e6, 100);
+        let (crew, _) = crew(collective(4, kind, gradients), &cluster, Duration::ZERO, CpuOptions::default());
+        for report in crew.iterate(0).unwrap() {
+            let (start, end) = milliseconds(&report, 1);
+            assert!((end - start - expect).abs() < 1e-3, "{} took {} ms", kind.name(), end - start);
+        }
+    }
+}
+
+/// Runs a relay with a fault and returns the error and how long it took to come and to join all threads.
+fn fault(kind: FaultKind, rank: u32) -> (BackendError, Duration) {
+    let fault = Fault { rank: Rank::new(rank), iteration: 1, instruction: None, kind };
+    let options =
+        CpuOptions { stall_timeout: Duration::from_millis(200), faults: vec![fault], ..CpuOptions::default() };
+    let (crew, _) = crew(relay(3), &domain(&[1.0, 1.0]), Duration::ZERO, options);
+    crew.iterate(0).unwrap();
+    let begin = Instant::now();
+    let error = crew.iterate(1).unwrap_err();
+    drop(crew);
+    (error, begin.elapsed())
+}
+
+#[test]
+fn failures_name_the_rank_and_stop_everyone() {
+    for rank in [0, 1] {
+        let (error, time) = fault(FaultKind::Stall, rank);
+        let what = error.to_string();
+        assert!(matches!(error, BackendError::Stalled { rank: r, iteration: 1, .. } if r.raw() == rank), "{error:?}");
+        assert!(what.contains(&format!("forward of microbatch 0 through chunk {rank}")), "{what}");
+        assert!(time < Duration::from_secs(2), "a stall of 0.2 s was found after {time:?}");
+
+        let (error, time) = fault(FaultKind::Poison, rank);
+        let expect = "weights of layer 3 hold NaN".to_owned();
+        assert_eq!(error, BackendError::NotFinite { rank: Rank::new(rank), iteration: 1, what: expect });
+        assert!(time < Duration::from_secs(1), "found after {time:?}");
+
+        let (error, time) = fault(FaultKind::Panic, rank);
+        assert!(matches!(error, BackendError::RankFailed { rank: r, iteration: 1, .. } if r.raw() == rank), "{error:?}");
+        assert!(time < Duration::from_secs(1), "found after {time:?}");
+    }
+}
+
+#[test]
+fn a_panic_while_building_is_a_failure() {
+    let program = Arc::new(relay(1));
+    let script = Arc::new(Script::new(&program));
+    let plan = Plan { program, script, wires: vec![None], capacities: Vec::new(), slowdowns: vec![1.0; 2] };
+    let build = |rank: Rank| -> Fake {
+        if rank.raw() == 1 {
+            std::panic::resume_unwind(Box::new("no memory"));
+        }
+        Fake::new(rank, Duration::ZERO, Log::default())
+    };
+    let error = Crew::start(plan, CpuOptions::default(), build, |_, _, _| (vec![0; 7], vec![0; 8])).unwrap_err();
+    assert!(error.to_string().contains("no memory"), "{error}");
+}
+
+#[test]
+fn an_interrupt_ends_the_iteration() {
+    let options = CpuOptions::default();
+    let flag = Arc::clone(&options.interrupt);
+    let (crew, _) = crew(relay(1000), &domain(&[1.0, 1.0]), Duration::from_millis(5), options);
+    let begin = Instant::now();
+    let interrupter = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        flag.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(crew.iterate(0).unwrap_err(), BackendError::Interrupted);
+    drop(crew);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    interrupter.join().unwrap();
+}
+
+#[test]
+fn oversubscription_counts_emulated_devices_by_their_share() {
+    let program = program(4, 1, 1);
+    let check = |slowdowns: [f64; 4], cores, expect| {
+        assert_eq!(oversubscribed(&program, &cluster(&slowdowns, 1e9, 1), cores), expect, "{slowdowns:?}");
+    };
+    check([1.0; 4], 4, false);
+    check([1.0; 4], 3, true);
+    check([4.0; 4], 2, false);
+    check([4.0; 4], 1, true);
+    check([1.0, 2.0, 4.0, 4.0], 2, true);
+    check([1.0, 4.0, 8.0, 8.0], 2, false);
+}

@@ -1,0 +1,115 @@
+//! What the runtime asks of the state of one rank.
+
+use ir::program::{CollectiveKind, Message, Pass, Payload, UnitRange};
+use ir::{Bytes, ChunkId, MicrobatchId};
+
+use super::snapshot::Snapshot;
+use crate::state::{self, RankState};
+
+/// Something that was not a finite number, in words that name the layer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NotFinite(pub(crate) String);
+
+/// The training state of one rank, as the runtime drives it.
+///
+/// The runtime decides *when*, a worker *what*: it holds weights, activations and gradients, and knows nothing of
+/// threads, peers or clocks. A worker lives and dies on the thread of its rank, so it need not be `Send`.
+pub(crate) trait Worker {
+    /// Called once before each iteration, from 0, before any [`Self::feed`].
+    fn begin_iteration(&mut self, iteration: u64);
+    /// Tokens and targets of one microbatch, `[microbatch size, sequence length]` each, row-major.
+    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]);
+    /// One pass over consecutive units of a chunk.
+    fn compute(
+        &mut self,
+        pass: Pass,
+        chunk: ChunkId,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+    ) -> Result<(), NotFinite>;
+    /// What this rank puts into a collective: the whole buffer for reductions, its own part for a gather.
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32];
+    /// What this rank gets out of a collective: the sum, its part of the sum, or all parts in group order.
+    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]);
+    /// The tensor of a message that this rank sends.
+    fn outgoing(&mut self, message: Message) -> &[f32];
+    /// The tensor of a message that this rank receives.
+    fn incoming(&mut self, message: Message, values: &[f32]);
+    /// The sum of squares of the gradients that this rank answers for.
+    fn gradient_norm(&mut self) -> Result<(), NotFinite>;
+    /// Clipping and the optimizer step; clears gradients.
+    fn optimizer(&mut self) -> Result<(), NotFinite>;
+    /// This rank's share of the mean loss of the iteration, if it computed one: the shares of the ranks with tensor
+    /// index 0 add up to the mean over all tokens.
+    fn loss(&self) -> Option<f64>;
+    /// The L2 norm of all gradients before clipping, once its collective has ended.
+    fn total_gradient_norm(&self) -> f64;
+    /// Bytes that this rank holds now.
+    fn bytes_held(&self) -> Bytes;
+    /// Puts this rank's part of the training state in its place.
+    fn save(&self, snapshot: &mut Snapshot);
+    /// Makes one weight NaN (fault injection).
+    fn poison(&mut self);
+}
+
+impl Worker for RankState {
+    fn begin_iteration(&mut self, iteration: u64) {
+        self.begin_iteration(iteration);
+    }
+    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
+        self.feed(microbatch, tokens, targets);
+    }
+    fn compute(
+        &mut self,
+        pass: Pass,
+        chunk: ChunkId,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+    ) -> Result<(), NotFinite> {
+        self.compute(pass, chunk, units, microbatch).map_err(NotFinite::from)
+    }
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
+        self.contribution(kind, payload)
+    }
+    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]) {
+        self.deliver(kind, payload, values);
+    }
+    fn outgoing(&mut self, message: Message) -> &[f32] {
+        self.outgoing(message)
+    }
+    fn incoming(&mut self, message: Message, values: &[f32]) {
+        self.incoming(message, values);
+    }
+    fn gradient_norm(&mut self) -> Result<(), NotFinite> {
+        self.gradient_norm().map_err(NotFinite::from)
+    }
+    fn optimizer(&mut self) -> Result<(), NotFinite> {
+        self.optimizer().map_err(NotFinite::from)
+    }
+    fn loss(&self) -> Option<f64> {
+        self.loss()
+    }
+    fn total_gradient_norm(&self) -> f64 {
+        self.global_gradient_norm()
+    }
+    fn bytes_held(&self) -> Bytes {
+        self.bytes_held().into_values().sum()
+    }
+    fn save(&self, snapshot: &mut Snapshot) {
+        snapshot.put(self);
+    }
+    fn poison(&mut self) {
+        self.poison();
+    }
+}
+
+impl From<state::NotFinite> for NotFinite {
+    /// Without rank and iteration, which the error that carries it names.
+    fn from(found: state::NotFinite) -> Self {
+        let layer = found.layer.map_or_else(String::new, |layer| format!(" in layer {layer}"));
+        let pass = found.pass.map_or_else(String::new, |(microbatch, pass)| {
+            format!(", {} of microbatch {}", pass.name(), microbatch.raw())
+        });
+        Self(format!("{}{layer}{pass}", found.tensor))
+    }
+}

@@ -1,0 +1,169 @@
+//! Buffers of `f32`, recycled by length and counted by kind.
+//!
+//! In steady state an iteration allocates nothing: what a pass gives back the next one takes.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use ir::Bytes;
+use ir::program::BufferKind;
+
+/// Kinds of buffers, in the order of reports.
+const KINDS: [BufferKind; 8] = [
+    BufferKind::Weights,
+    BufferKind::Gradients,
+    BufferKind::OptimizerState,
+    BufferKind::Activations,
+    BufferKind::Workspace,
+    BufferKind::Logits,
+    BufferKind::Communication,
+    BufferKind::Reserve,
+];
+
+fn position(kind: BufferKind) -> usize {
+    KINDS.iter().position(|k| *k == kind).expect("every kind is listed")
+}
+
+/// Bytes by kind, every kind named.
+pub type BytesByKind = BTreeMap<BufferKind, Bytes>;
+
+/// A buffer taken from a [`Pool`]; give it back there.
+#[derive(Debug)]
+pub(super) struct Held {
+    data: Vec<f32>,
+    kind: BufferKind,
+}
+
+impl Deref for Held {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.data
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+}
+
+/// Free buffers by length, and the count of those in use. It never holds more than was once in use at the same time
+/// of each length.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    free: BTreeMap<usize, Vec<Vec<f32>>>,
+    in_use: [u64; KINDS.len()],
+    highest: u64,
+    at_highest: [u64; KINDS.len()],
+}
+
+impl Pool {
+    /// A buffer whose content is left over from an earlier use: write before reading.
+    pub(super) fn take(&mut self, kind: BufferKind, length: usize) -> Held {
+        let recycled = self.free.get_mut(&length).and_then(Vec::pop);
+        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests write into it here"))]
+        let mut data = recycled.unwrap_or_else(|| vec![0.0; length]);
+        // In tests a value that is read before it was written cannot go unseen.
+        #[cfg(test)]
+        data.fill(f32::NAN);
+        self.count(kind, length);
+        Held { data, kind }
+    }
+
+    /// A copy of `data`.
+    pub(super) fn copy(&mut self, kind: BufferKind, data: &[f32]) -> Held {
+        let mut held = self.take(kind, data.len());
+        held.copy_from_slice(data);
+        held
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give(&mut self, held: Held) {
+        self.in_use[position(held.kind)] -= bytes(held.len());
+        self.free.entry(held.len()).or_default().push(held.data);
+    }
+
+    /// Takes a buffer back, if there is one.
+    pub(super) fn release(&mut self, held: &mut Option<Held>) {
+        if let Some(held) = held.take() {
+            self.give(held);
+        }
+    }
+
+    /// Counts a buffer under another kind from now on.
+    pub(super) fn relabel(&mut self, held: &mut Held, kind: BufferKind) {
+        self.in_use[position(held.kind)] -= bytes(held.len());
+        held.kind = kind;
+        self.count(kind, held.len());
+    }
+
+    /// Counts memory that is never given back.
+    pub(super) fn resident(&mut self, kind: BufferKind, length: usize) {
+        self.count(kind, length);
+    }
+
+    /// Bytes in use now.
+    pub(super) fn bytes(&self) -> BytesByKind {
+        table(&self.in_use)
+    }
+
+    /// Bytes in use when their sum was highest since the last [`forget_peak`](Self::forget_peak).
+    pub(super) fn peak(&self) -> BytesByKind {
+        table(&self.at_highest)
+    }
+
+    /// Buffers that wait to be used again.
+    #[cfg(test)]
+    pub(super) fn idle(&self) -> usize {
+        self.free.values().map(Vec::len).sum()
+    }
+
+    /// Begins a new search for the peak.
+    pub(super) fn forget_peak(&mut self) {
+        self.at_highest = self.in_use;
+        self.highest = self.in_use.iter().sum();
+    }
+
+    fn count(&mut self, kind: BufferKind, length: usize) {
+        self.in_use[position(kind)] += bytes(length);
+        let total = self.in_use.iter().sum();
+        if total > self.highest {
+            self.highest = total;
+            self.at_highest = self.in_use;
+        }
+    }
+}
+
+fn bytes(length: usize) -> u64 {
+    4 * length as u64
+}
+
+fn table(bytes: &[u64; KINDS.len()]) -> BytesByKind {
+    KINDS.into_iter().zip(bytes.iter().map(|&b| Bytes::new(b))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_recycled_and_counted() {
+        let mut pool = Pool::default();
+        let held = pool.take(BufferKind::Activations, 10);
+        let place = held.as_ptr();
+        assert_eq!(pool.bytes()[&BufferKind::Activations], Bytes::new(40));
+        pool.give(held);
+        let mut held = pool.take(BufferKind::Workspace, 10);
+        assert_eq!(held.as_ptr(), place);
+        pool.relabel(&mut held, BufferKind::Logits);
+        assert_eq!(pool.bytes()[&BufferKind::Workspace], Bytes::new(0));
+        let other = pool.copy(BufferKind::Logits, &[1.0, 2.0]);
+        assert_eq!(&other[..], [1.0, 2.0]);
+        pool.give(held);
+        pool.give(other);
+        assert!(pool.bytes().values().all(|&bytes| bytes == Bytes::new(0)));
+        assert_eq!(pool.peak()[&BufferKind::Logits], Bytes::new(48));
+        pool.forget_peak();
+        assert!(pool.peak().values().all(|&bytes| bytes == Bytes::new(0)));
+    }
+}

@@ -1,0 +1,138 @@
+//! Compute instructions: a pass over consecutive units.
+
+use ir::program::{BufferKind, Pass, Unit, UnitRange};
+use ir::{ChunkId, MicrobatchId};
+
+use super::slot::{Slot, Sum};
+use super::work::{Sample, Suspect, Work, take_residual};
+use super::{Held, NotFinite, RankState, layer_of};
+
+impl RankState {
+    /// Carries out one pass over consecutive units of a chunk for one microbatch: upwards in forward passes and
+    /// recomputation, downwards in backward passes.
+    ///
+    /// # Errors
+    /// When a forward pass leaves a value that is not finite; backward passes are checked by
+    /// [`optimizer`](Self::optimizer) through the gradient's norm. The state is then of no use until the next
+    /// [`begin_iteration`](Self::begin_iteration).
+    ///
+    /// # Panics
+    /// If something that the pass reads has not arrived, which a verified program rules out.
+    pub fn compute(
+        &mut self,
+        pass: Pass,
+        chunk: ChunkId,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+    ) -> Result<(), NotFinite> {
+        let local = self.local(chunk);
+        let index = self.slot_index(local, microbatch);
+        self.begin_pass(pass, chunk, units, microbatch);
+        let mut slot = self.slots[index].take().expect("made when the pass began");
+        let outcome = self.run_units(pass, local, units, microbatch, &mut slot);
+        self.slots[index] = Some(slot);
+        outcome?;
+        if units.start == 0 {
+            self.end_of_chunk(pass, chunk, microbatch, index);
+        }
+        Ok(())
+    }
+
+    fn run_units(
+        &mut self,
+        pass: Pass,
+        local: usize,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+        slot: &mut Slot,
+    ) -> Result<(), NotFinite> {
+        let empty = Sample::default();
+        let program = &self.program;
+        let chunk = program.chunk(self.chunks[local].0);
+        let upwards = matches!(pass, Pass::Forward | Pass::Recompute);
+        for step in 0..units.end - units.start {
+            let unit = chunk.unit(if upwards { units.start + step } else { units.end - 1 - step });
+            let holder = if unit == Unit::Head { self.head_matrix.expect("the head's matrix is here") } else { local };
+            let mut unused = 0.0;
+            let mut work = Work {
+                dims: &self.dims,
+                parameters: &mut self.chunks[holder].1,
+                slot,
+                pool: &mut self.pool,
+                attention: &mut self.attention,
+                sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
+                loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
+                recompute: chunk.recompute,
+                first_layer: chunk.first_layer,
+                pass,
+            };
+            if let Err(suspect) = work.run(unit) {
+                return Err(self.explain(suspect, unit, holder, (microbatch, pass)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where neighbouring chunks are on one rank and no message joins them, one takes what the other left.
+    fn begin_pass(&mut self, pass: Pass, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId) {
+        let held = |state: &Self, id: ChunkId| state.chunks.iter().any(|(held, _)| *held == id);
+        let (first, last) = (units.start == 0, units.end == self.program.chunk(chunk).units());
+        match pass {
+            Pass::Forward if first && chunk.raw() > 0 => {
+                let before = ChunkId::new(chunk.raw() - 1);
+                if self.slot(chunk, microbatch).branch.is_none() && held(self, before) {
+                    let data = self.chunk_output(before, microbatch);
+                    self.slot(chunk, microbatch).branch = Some(Sum { data, whole: true });
+                }
+            }
+            Pass::Backward | Pass::BackwardInput if last && held(self, ChunkId::new(chunk.raw() + 1)) => {
+                if let Some(gradient) = self.departing_gradients.remove(&(chunk, microbatch)) {
+                    self.slot(chunk, microbatch).residual_gradient = Some(gradient);
+                }
+            }
+            Pass::Forward | Pass::Recompute | Pass::Backward | Pass::BackwardInput | Pass::BackwardWeight => {}
+        }
+        self.slot(chunk, microbatch);
+    }
+
+    /// The residual stream at the end of a chunk, whose last branch is whole by now.
+    pub(super) fn chunk_output(&mut self, chunk: ChunkId, microbatch: MicrobatchId) -> Held {
+        let discards = super::dimensions::discards(self.program.chunk(chunk).recompute);
+        let index = self.slot_index(self.local(chunk), microbatch);
+        let rank = self.rank;
+        let slot = self.slots[index].as_mut().unwrap_or_else(|| panic!("{rank}: {chunk} has not run {microbatch}"));
+        take_residual(slot, &mut self.pool, discards)
+    }
+
+    /// After the units at the beginning of a chunk: the gradient leaves for the chunk before, and after the last pass
+    /// the slot ends.
+    fn end_of_chunk(&mut self, pass: Pass, chunk: ChunkId, microbatch: MicrobatchId, index: usize) {
+        let input_gradient = matches!(pass, Pass::Backward | Pass::BackwardInput);
+        if input_gradient && chunk.raw() > 0 {
+            let slot = self.slots[index].as_mut().expect("just computed");
+            let mut gradient = slot.residual_gradient.take().expect("the residual gradient of the chunk's input");
+            self.pool.relabel(&mut gradient, BufferKind::Communication);
+            self.departing_gradients.insert((ChunkId::new(chunk.raw() - 1), microbatch), gradient);
+        }
+        if matches!(pass, Pass::Backward | Pass::BackwardWeight) {
+            self.retire(index);
+        }
+    }
+
+    fn explain(&self, suspect: Suspect, unit: Unit, holder: usize, pass: (MicrobatchId, Pass)) -> NotFinite {
+        let parameters = &self.chunks[holder].1;
+        let concerned = match unit {
+            // A shared table stands under the embedding.
+            Unit::Head if parameters.places.head.is_none() => Unit::Embedding,
+            unit => unit,
+        };
+        let weight = parameters.first_not_finite(&parameters.weights, Some(concerned));
+        NotFinite {
+            rank: self.rank,
+            iteration: self.iteration,
+            layer: layer_of(unit),
+            pass: Some(pass),
+            tensor: weight.map_or_else(|| suspect.0.to_owned(), |shard| shard.parameter.name.clone()),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The two ends of the model: embedding; head and loss.
+
+use ir::program::BufferKind;
+
+use super::places::Place;
+use super::slot::Sum;
+use super::work::{Suspect, Work};
+use crate::kernels::Store;
+use crate::kernels::embedding::{embedding_backward, embedding_forward, positions_backward, positions_forward};
+use crate::kernels::linear::{Linear, linear_backward_input, linear_backward_weight, linear_forward};
+use crate::kernels::loss;
+
+impl Work<'_> {
+    /// Leaves the embedding of this rank's rows of the vocabulary; the first tensor rank adds learned positions.
+    pub(super) fn embedding_forward(&mut self) -> Result<(), Suspect> {
+        let dims = self.dims;
+        let places = &self.parameters.places;
+        let table = places.embedding.expect("a chunk with an embedding has its table").of(&self.parameters.weights);
+        let mut x = self.pool.take(BufferKind::Activations, dims.activation());
+        embedding_forward(&self.sample.tokens, table, dims.hidden, dims.vocabulary.first, &mut x);
+        if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
+            positions_forward(&mut x, positions.of(&self.parameters.weights), dims.hidden, dims.sequence_length, 0);
+        }
+        self.leave_branch(x, "output of the embedding")
+    }
+
+    /// There is no gradient of tokens; the gradient of the output is kept for the weights.
+    pub(super) fn embedding_backward_input(&mut self) {
+        if self.dims.sequence_parallel {
+            self.pool.release(&mut self.slot.residual_gradient);
+        } else {
+            self.slot.embedding_gradient = self.slot.residual_gradient.take();
+        }
+        if self.defers() {
+            let gradient = self.slot.embedding_gradient.as_mut().expect("the gradient of the embedding's output");
+            self.pool.relabel(gradient, BufferKind::Activations);
+        }
+    }
+
+    /// Every tensor rank has the whole output gradient, so learned positions have the same gradient on each.
+    pub(super) fn embedding_backward_weight(&mut self) {
+        let dims = self.dims;
+        let d_out = self.slot.embedding_gradient.take().expect("the gradient of the embedding's output");
+        let (embedding, positions) = (self.parameters.places.embedding, self.parameters.places.positions);
+        let gradients = &mut self.parameters.gradients;
+        let table = embedding.expect("a chunk with an embedding has its table").of_mut(gradients);
+        embedding_backward(&self.sample.tokens, &d_out, dims.hidden, dims.vocabulary.first, table);
+        if let Some(positions) = positions {
+            let d_positions = positions.of_mut(gradients);
+            positions_backward(&d_out, dims.hidden, dims.sequence_length, 0, d_positions);
+        }
+        self.pool.give(d_out);
+    }
+
+    fn head_shape(&self) -> Linear {
+        let dims = self.dims;
+        Linear { tokens: dims.tokens, inputs: dims.hidden, outputs: dims.vocabulary.columns }
+    }
+
+    /// The head's matrix: its own, or the embedding's table that it shares.
+    fn head_place(&self) -> Place {
+        let places = &self.parameters.places;
+        places.head.or(places.embedding).expect("a head has a matrix or shares the embedding's")
+    }
+
+    pub(super) fn head_forward(&mut self) -> Result<(), Suspect> {
+        let (dims, shape, last, place) = (self.dims, self.head_shape(), self.last(), self.head_place());
+        let sublayer = &mut self.slot.sublayers[last];
+        let x = sublayer.body_input(dims.sequence_parallel);
+        let mut logits = self.pool.take(BufferKind::Logits, shape.tokens * shape.outputs);
+        linear_forward(shape, x, place.of(&self.parameters.weights), None, &mut logits);
+        self.pool.release(&mut sublayer.gathered);
+        let mut statistics = self.pool.take(BufferKind::Logits, loss::STATS * dims.tokens);
+        loss::local_stats(dims.vocabulary, &logits, &self.sample.targets, &mut statistics);
+        // The sum of exponentials is not finite if any logit is not.
+        let finite = super::all_finite(&statistics[dims.tokens..2 * dims.tokens]);
+        let slot = &mut self.slot.head;
+        slot.logits = Some(logits);
+        let statistics = Some(statistics);
+        if dims.alone() {
+            slot.all_statistics = statistics;
+        } else {
+            slot.statistics = statistics;
+        }
+        if finite { Ok(()) } else { Err(Suspect("logits")) }
+    }
+
+    pub(super) fn loss_forward(&mut self) -> Result<(), Suspect> {
+        let dims = self.dims;
+        let slot = &mut self.slot.head;
+        let statistics = slot.all_statistics.take().expect("the loss statistics of the tensor group");
+        let mut losses = self.pool.take(BufferKind::Workspace, dims.tokens);
+        let mut lse = self.pool.take(BufferKind::Logits, dims.tokens);
+        loss::combine(&statistics, &self.sample.targets, &mut losses, &mut lse);
+        *self.loss = losses.iter().map(|&loss| f64::from(loss)).sum();
+        slot.lse = Some(lse);
+        self.pool.give(losses);
+        self.pool.give(statistics);
+        self.pool.release(&mut slot.statistics);
+        if self.loss.is_finite() { Ok(()) } else { Err(Suspect("loss")) }
+    }
+
+    /// Logits become their gradient.
+    pub(super) fn loss_backward(&mut self) {
+        let dims = self.dims;
+        let slot = &mut self.slot.head;
+        let logits = slot.logits.as_mut().expect("logits were kept");
+        let lse = slot.lse.take().expect("the loss's forward pass came before");
+        loss::backward(dims.vocabulary, logits, &self.sample.targets, &lse, dims.loss_scale);
+        self.pool.give(lse);
+    }
+
+    pub(super) fn head_backward_input(&mut self) {
+        let (dims, shape, last) = (self.dims, self.head_shape(), self.last());
+        let matrix = self.head_place().of(&self.parameters.weights);
+        let d_logits = self.slot.head.logits.as_deref().expect("the gradient of the logits");
+        let mut dx = self.pool.take(BufferKind::Workspace, dims.activation());
+        linear_backward_input(shape, d_logits, matrix, Store::Overwrite, &mut dx);
+        self.slot.sublayers[last].input_gradient = Some(Sum { data: dx, whole: dims.alone() });
+    }
+
+    pub(super) fn head_backward_weight(&mut self) {
+        let (dims, shape, last, place) = (self.dims, self.head_shape(), self.last(), self.head_place());
+        let d_logits = self.slot.head.logits.take().expect("the gradient of the logits");
+        let sublayer = &mut self.slot.sublayers[last];
+        let x = sublayer.body_input(dims.sequence_parallel);
+        linear_backward_weight(shape, x, &d_logits, place.of_mut(&mut self.parameters.gradients));
+        self.pool.give(d_logits);
+        sublayer.release_body_input(self.pool);
+    }
+}

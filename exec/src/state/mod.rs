@@ -1,0 +1,324 @@
+//! What one rank of a program holds and computes.
+//!
+//! A [`RankState`] is one rank without its clock: weights, gradients, optimizer state and the activations of the
+//! microbatches in flight, and the arithmetic of every instruction on them. Collectives and messages are cut in two: the
+//! caller fetches this rank's [`contribution`](RankState::contribution), joins it with those of the other members, and
+//! [`deliver`](RankState::deliver)s the result.
+//!
+//! **Deliberately ignorant of** threads, clocks, streams and other ranks: the same calls in the same order give the same
+//! bits. It trusts a [`VerifiedProgram`]; a call out of order is a bug and panics with what was missing.
+//!
+//! # Who holds what
+//!
+//! Attention is divided by heads, the feed-forward part by columns, embedding and head by rows of the padded vocabulary.
+//! Norms, learned positions and the biases of row-parallel products (attention projection, down projection) are whole on
+//! every tensor rank; tensor rank 0 alone adds such a bias or position, to its summand. Their gradients come out equal on
+//! all tensor ranks, except those of norms under sequence parallelism, which `Payload::ReplicatedGradients` sums.
+//!
+//! The parameters of a chunk are one flat vector, unit by unit ([`weights`] lists the names); under ZeRO-1 it is padded at
+//! its end to a multiple of the replicas, and replica `i` steps part `i`. A tied head on the rank that holds the embedding
+//! uses the embedding's table, and its gradient adds to that table's; on another rank it has a copy of its own, which
+//! `Payload::TiedGradients` keeps equal.
+//!
+//! # Split backward
+//!
+//! `Pass::Backward` is `Pass::BackwardInput` followed by `Pass::BackwardWeight`, unit by unit, so that both give the same
+//! bits. Between the two a unit keeps its input and the gradient of its output, nothing else.
+
+mod attention;
+mod buffers;
+mod compute;
+mod dimensions;
+mod ends;
+mod mlp;
+mod norm;
+mod optimize;
+mod parameters;
+mod places;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod transfer;
+pub mod weights;
+mod work;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use ir::program::{BufferKind, Pass, Unit};
+use ir::{ChunkId, MicrobatchId, Rank, VerifiedProgram};
+
+pub use buffers::BytesByKind;
+pub use weights::{Part, Tensor, Weights};
+
+use buffers::{Held, Pool};
+use dimensions::{Dimensions, size};
+use parameters::Parameters;
+use slot::Slot;
+use work::Sample;
+
+use crate::kernels::attention::AttentionWorkspace;
+
+/// One rank of a program. See the [module](self).
+#[derive(Debug)]
+pub struct RankState {
+    program: Arc<VerifiedProgram>,
+    rank: Rank,
+    dims: Dimensions,
+    /// The chunks that this rank holds, in the order of the model.
+    chunks: Vec<(ChunkId, Parameters)>,
+    /// The index in `chunks` of the one whose parameters hold the head's matrix, if the head is here.
+    head_matrix: Option<usize>,
+    /// By chunk of `chunks`, then microbatch.
+    slots: Vec<Option<Slot>>,
+    /// Empty slots to use again.
+    spare: Vec<Slot>,
+    samples: Vec<Sample>,
+    /// By microbatch, the sum of the losses of its tokens.
+    losses: Vec<f64>,
+    pool: Pool,
+    /// Gradients of chunk inputs that wait to leave, by edge and microbatch.
+    departing_gradients: BTreeMap<(ChunkId, MicrobatchId), Held>,
+    /// The boundary tensor handed out last.
+    departing: Option<Held>,
+    attention: AttentionWorkspace,
+    /// Gradients of replicated parameters, gathered for their collective.
+    replicated: Vec<f32>,
+    iteration: u64,
+    /// What is known of the sum of squares of the gradients: this rank's part, then the sum over ranks.
+    squared_norm: f64,
+    /// Its bits, on their way into a collective.
+    norm_halves: [f32; 2],
+}
+
+/// A value that is not a number, or infinite, and where it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotFinite {
+    /// The rank that found it.
+    pub rank: Rank,
+    /// The iteration, from 0.
+    pub iteration: u64,
+    /// The layer, numbered through the model; none at the model's ends or where it cannot be told.
+    pub layer: Option<u32>,
+    /// The microbatch and pass; none in the optimizer.
+    pub pass: Option<(MicrobatchId, Pass)>,
+    /// The tensor: the name of a weight if one of the unit's weights is at fault, else in words.
+    pub tensor: String,
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.tensor)?;
+        if let Some(layer) = self.layer {
+            write!(f, " in layer {layer}")?;
+        }
+        if let Some((microbatch, pass)) = self.pass {
+            write!(f, ", {} of microbatch {}", pass.name(), microbatch.raw())?;
+        }
+        write!(f, ", iteration {}, rank {}", self.iteration, self.rank.raw())
+    }
+}
+
+impl std::error::Error for NotFinite {}
+
+impl RankState {
+    /// Allocates and initialises a rank: from `initial`, or from the workload's seed as [`Weights::initial`]. Every
+    /// division of a model starts from the same weights.
+    ///
+    /// # Panics
+    /// If the program divides what does not divide, or `initial` are not the model's weights (ask
+    /// [`Weights::problems`] first).
+    #[must_use]
+    pub fn new(program: &Arc<VerifiedProgram>, rank: Rank, initial: Option<&Weights>) -> Self {
+        let dims = Dimensions::new(program, rank);
+        let stage = program.role_of(rank).map(|role| program.roles[role.index()].stage.raw());
+        let position = stage.unwrap_or(dims.position);
+        let ids = (0..program.chunks.len()).map(ChunkId::at);
+        let held: Vec<ChunkId> = ids.filter(|id| program.chunk(*id).stage.raw() == position).collect();
+        let embedding = held.iter().position(|id| program.chunk(*id).embedding);
+        let shared_head = program.model.tied_head && embedding.is_some();
+        let head = held.iter().position(|id| program.chunk(*id).head);
+        let seed = program.workload.seed;
+        let parameters = |id: ChunkId| {
+            let chunk = program.chunk(id);
+            (id, Parameters::new(&program.model, seed, chunk, &dims, shared_head, initial))
+        };
+        let chunks: Vec<_> = held.into_iter().map(parameters).collect();
+        let mut pool = Pool::default();
+        for (_, parameters) in &chunks {
+            let (weights, moments) = parameters.lengths();
+            pool.resident(BufferKind::Weights, weights);
+            pool.resident(BufferKind::Gradients, weights);
+            pool.resident(BufferKind::OptimizerState, moments);
+        }
+        let at_end = embedding.is_some() || head.is_some();
+        let samples = if at_end { dims.microbatches } else { 0 };
+        Self {
+            program: Arc::clone(program),
+            rank,
+            head_matrix: head.map(|head| embedding.filter(|_| shared_head).unwrap_or(head)),
+            slots: (0..chunks.len() * dims.microbatches).map(|_| None).collect(),
+            spare: Vec::new(),
+            samples: (0..samples).map(|_| Sample::default()).collect(),
+            losses: if head.is_some() { vec![0.0; dims.microbatches] } else { Vec::new() },
+            chunks,
+            dims,
+            pool,
+            departing_gradients: BTreeMap::new(),
+            departing: None,
+            attention: AttentionWorkspace::default(),
+            replicated: Vec::new(),
+            iteration: 0,
+            squared_norm: 0.0,
+            norm_halves: [0.0; 2],
+        }
+    }
+
+    /// The rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Whether the rank looks at tokens: it holds the embedding or the head.
+    #[must_use]
+    pub fn reads_tokens(&self) -> bool {
+        !self.samples.is_empty()
+    }
+
+    /// Begins an iteration, counted from 0: forgets losses and whatever an earlier iteration left unfinished.
+    pub fn begin_iteration(&mut self, iteration: u64) {
+        self.iteration = iteration;
+        self.losses.fill(0.0);
+        self.squared_norm = 0.0;
+        for index in 0..self.slots.len() {
+            self.retire(index);
+        }
+        for (_, held) in std::mem::take(&mut self.departing_gradients) {
+            self.pool.give(held);
+        }
+        self.pool.release(&mut self.departing);
+        self.pool.forget_peak();
+    }
+
+    /// Sets the tokens of a microbatch and the tokens that follow each, `[microbatch_size, sequence_length]`. Call it
+    /// for every microbatch of an iteration; ranks that hold neither end of the model ignore it.
+    ///
+    /// # Panics
+    /// If the sizes are wrong, or a token is not in the vocabulary (a target may also be
+    /// [`IGNORED`](crate::kernels::loss::IGNORED)).
+    pub fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
+        if !self.reads_tokens() {
+            return;
+        }
+        assert_eq!((tokens.len(), targets.len()), (self.dims.tokens, self.dims.tokens), "tokens of {microbatch}");
+        let vocabulary = self.program.model.vocabulary;
+        let known = |&token: &u32| token < vocabulary;
+        assert!(tokens.iter().all(known), "{microbatch}: a token outside the vocabulary of {vocabulary}");
+        let ignored = crate::kernels::loss::IGNORED;
+        assert!(targets.iter().all(|t| known(t) || *t == ignored), "{microbatch}: a target outside the vocabulary");
+        let sample = &mut self.samples[microbatch.index()];
+        sample.tokens.clear();
+        sample.tokens.extend_from_slice(tokens);
+        sample.targets.clear();
+        sample.targets.extend_from_slice(targets);
+    }
+
+    /// This replica's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the tokens of the
+    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over replicas
+    /// at tensor index 0 only.
+    #[must_use]
+    pub fn loss(&self) -> Option<f64> {
+        let tokens = self.program.workload.tokens_per_iteration() as f64;
+        (!self.losses.is_empty()).then(|| self.losses.iter().sum::<f64>() / tokens)
+    }
+
+    /// What this rank holds of each tensor; a tied head's copy goes by the embedding's name.
+    pub fn weights(&self) -> impl Iterator<Item = Part<'_>> {
+        self.chunks.iter().flat_map(|(_, parameters)| parameters.weight_parts())
+    }
+
+    /// What this rank holds of the optimizer's first and second moments: under ZeRO-1 its part only.
+    #[must_use]
+    pub fn moments(&self) -> [Vec<Part<'_>>; 2] {
+        [0, 1].map(|which| self.chunks.iter().flat_map(|(_, parameters)| parameters.moment_parts(which)).collect())
+    }
+
+    /// Continues from the moments of another run of the same model, gathered by [`Weights::put`] from
+    /// [`moments`](Self::moments) of all its ranks.
+    ///
+    /// # Panics
+    /// If they are not of the model's tensors.
+    pub fn load_moments(&mut self, first: &Weights, second: &Weights) {
+        for (_, parameters) in &mut self.chunks {
+            parameters.load_moments(0, first);
+            parameters.load_moments(1, second);
+        }
+    }
+
+    /// Makes the first of this rank's weights not a number, to see what comes of it (fault injection).
+    pub fn poison(&mut self) {
+        if let Some(weight) = self.chunks.first_mut().and_then(|(_, parameters)| parameters.weights.first_mut()) {
+            *weight = f32::NAN;
+        }
+    }
+
+    /// Bytes in use now, by kind. Buffers kept for reuse are not counted; neither are the attention's tiles, which are
+    /// the same size whatever is in flight.
+    #[must_use]
+    pub fn bytes_held(&self) -> BytesByKind {
+        self.pool.bytes()
+    }
+
+    /// Bytes in use, by kind, at the moment of this iteration when their sum was largest.
+    #[must_use]
+    pub fn peak_bytes(&self) -> BytesByKind {
+        self.pool.peak()
+    }
+
+    /// The index of a chunk among those that this rank holds.
+    fn local(&self, chunk: ChunkId) -> usize {
+        let found = self.chunks.iter().position(|(id, _)| *id == chunk);
+        found.unwrap_or_else(|| panic!("{} does not hold {chunk}", self.rank))
+    }
+
+    fn slot_index(&self, local: usize, microbatch: MicrobatchId) -> usize {
+        assert!(microbatch.index() < self.dims.microbatches, "{}: no {microbatch} in this program", self.rank);
+        local * self.dims.microbatches + microbatch.index()
+    }
+
+    /// The slot of a microbatch in a chunk, made if it is new.
+    fn slot(&mut self, chunk: ChunkId, microbatch: MicrobatchId) -> &mut Slot {
+        let index = self.slot_index(self.local(chunk), microbatch);
+        let (spare, program) = (&mut self.spare, &self.program);
+        self.slots[index].get_or_insert_with(|| {
+            let chunk = program.chunk(chunk);
+            spare.pop().unwrap_or_default().resized(size(chunk.layers), chunk.head)
+        })
+    }
+
+    /// Ends a slot: its buffers and itself can be used again.
+    fn retire(&mut self, index: usize) {
+        if let Some(mut slot) = self.slots[index].take() {
+            slot.release(&mut self.pool);
+            self.spare.push(slot);
+        }
+    }
+}
+
+/// The layer of a unit.
+fn layer_of(unit: Unit) -> Option<u32> {
+    match unit {
+        Unit::AttentionNorm(layer) | Unit::Attention(layer) | Unit::MlpNorm(layer) | Unit::Mlp(layer) => Some(layer),
+        Unit::Embedding | Unit::FinalNorm | Unit::Head | Unit::Loss => None,
+    }
+}
+
+/// Whether no value is infinite or not a number.
+fn all_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    // Without an early exit inside a piece, so that it becomes vector code.
+    let finite = |piece: &[f32]| !piece.iter().fold(false, |bad, x| bad | (x.to_bits() & EXPONENT == EXPONENT));
+    values.chunks(1024).all(finite)
+}

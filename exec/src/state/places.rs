@@ -1,0 +1,149 @@
+//! Where each unit finds its weights in the flat vectors of a chunk.
+
+use ir::program::{Chunk, Unit};
+
+use super::parameters::Shard;
+use crate::kernels::Store;
+use crate::kernels::linear::{
+    Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
+};
+
+/// The place of a tensor in a flat vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    start: usize,
+    end: usize,
+}
+
+impl Place {
+    pub(super) fn of(self, flat: &[f32]) -> &[f32] {
+        &flat[self.start..self.end]
+    }
+    pub(super) fn of_mut(self, flat: &mut [f32]) -> &mut [f32] {
+        &mut flat[self.start..self.end]
+    }
+    pub(super) fn len(self) -> usize {
+        self.end - self.start
+    }
+    /// This and the place right after it as one.
+    ///
+    /// # Panics
+    /// If `next` stands elsewhere.
+    pub(super) fn then(self, next: Self) -> Self {
+        assert_eq!(self.end, next.start, "the places do not adjoin");
+        Self { start: self.start, end: next.end }
+    }
+}
+
+/// A linear layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LinearPlaces {
+    weight: Place,
+    bias: Option<Place>,
+}
+
+impl LinearPlaces {
+    /// The same layer, its bias left out: a row-parallel bias is added by one rank of the group.
+    pub(super) fn biased_if(self, biased: bool) -> Self {
+        Self { bias: self.bias.filter(|_| biased), ..self }
+    }
+    pub(super) fn forward(self, shape: Linear, weights: &[f32], x: &[f32], y: &mut [f32]) {
+        linear_forward(shape, x, self.weight.of(weights), self.bias.map(|bias| bias.of(weights)), y);
+    }
+    pub(super) fn backward_input(self, shape: Linear, weights: &[f32], dy: &[f32], store: Store, dx: &mut [f32]) {
+        linear_backward_input(shape, dy, self.weight.of(weights), store, dx);
+    }
+    pub(super) fn backward_weight(self, shape: Linear, x: &[f32], dy: &[f32], gradients: &mut [f32]) {
+        linear_backward_weight(shape, x, dy, self.weight.of_mut(gradients));
+        if let Some(bias) = self.bias {
+            linear_backward_bias(dy, bias.of_mut(gradients));
+        }
+    }
+}
+
+/// A norm.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NormPlaces {
+    pub(super) weight: Place,
+    pub(super) bias: Option<Place>,
+}
+
+/// A layer's attention.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttentionPlaces {
+    pub(super) q: LinearPlaces,
+    pub(super) k: LinearPlaces,
+    pub(super) v: LinearPlaces,
+    pub(super) projection: LinearPlaces,
+}
+
+/// A layer's feed-forward part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MlpPlaces {
+    /// With SwiGLU.
+    pub(super) gate: Option<LinearPlaces>,
+    pub(super) up: LinearPlaces,
+    pub(super) down: LinearPlaces,
+}
+
+/// All units of a chunk.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) embedding: Option<Place>,
+    pub(super) positions: Option<Place>,
+    pub(super) attention: Vec<AttentionPlaces>,
+    pub(super) mlp: Vec<MlpPlaces>,
+    /// The attention and the feed-forward norm of each layer, then the final norm if the chunk has a head.
+    pub(super) norms: Vec<NormPlaces>,
+    /// A head of its own, or the copy of a tied table.
+    pub(super) head: Option<Place>,
+}
+
+impl Places {
+    pub(super) fn new(chunk: &Chunk, shards: &[Shard]) -> Self {
+        let find = |unit: Unit, part: &str| {
+            let shard = shards.iter().find(|shard| shard.unit == unit && shard.parameter.part == part)?;
+            Some(Place { start: shard.range.start, end: shard.range.end })
+        };
+        let weight =
+            |unit: Unit, part: &'static str| find(unit, part).unwrap_or_else(|| panic!("{unit:?} has no {part}"));
+        let linear = |unit, names: [&'static str; 2]| LinearPlaces {
+            weight: weight(unit, names[0]),
+            bias: find(unit, names[1]),
+        };
+        let norm = |unit| NormPlaces { weight: weight(unit, "weight"), bias: find(unit, "bias") };
+        let layers = chunk.first_layer..chunk.first_layer + chunk.layers;
+        let attention = |layer| {
+            let unit = Unit::Attention(layer);
+            AttentionPlaces {
+                q: linear(unit, ["q.weight", "q.bias"]),
+                k: linear(unit, ["k.weight", "k.bias"]),
+                v: linear(unit, ["v.weight", "v.bias"]),
+                projection: linear(unit, ["projection.weight", "projection.bias"]),
+            }
+        };
+        let mlp = |layer| {
+            let unit = Unit::Mlp(layer);
+            MlpPlaces {
+                gate: find(unit, "gate.weight").map(|_| linear(unit, ["gate.weight", "gate.bias"])),
+                up: linear(unit, ["up.weight", "up.bias"]),
+                down: linear(unit, ["down.weight", "down.bias"]),
+            }
+        };
+        let norms = layers.clone().flat_map(|layer| [Unit::AttentionNorm(layer), Unit::MlpNorm(layer)]);
+        Self {
+            embedding: find(Unit::Embedding, "embedding.weight"),
+            positions: find(Unit::Embedding, "positions.weight"),
+            attention: layers.clone().map(attention).collect(),
+            mlp: layers.map(mlp).collect(),
+            norms: norms.chain(chunk.head.then_some(Unit::FinalNorm)).map(norm).collect(),
+            head: find(Unit::Head, "weight"),
+        }
+    }
+
+    /// Tensors of which every tensor rank sees only the gradient of its part of the sequence, under sequence
+    /// parallelism: the norms.
+    pub(super) fn replicated(&self) -> impl Iterator<Item = Place> {
+        self.norms.iter().flat_map(|norm| std::iter::once(norm.weight).chain(norm.bias))
+    }
+}

@@ -1,0 +1,159 @@
+//! What a rank keeps of one microbatch in one chunk, from its first forward to its last backward pass.
+//!
+//! The residual stream `x` runs through *sublayers*: a norm and the body that reads its output. Sublayer `2 l` is the
+//! attention of the chunk's `l`-th layer, `2 l + 1` its feed-forward part; the last one of a chunk with a head is the
+//! final norm and the head. A body leaves a *branch*, partial over the tensor group; once it is whole, the next sublayer
+//! begins with `x + branch`.
+
+use super::buffers::{Held, Pool};
+
+/// A buffer that is first a rank's summand and then, when a collective delivered, the sum over the tensor group.
+#[derive(Debug)]
+pub(super) struct Sum {
+    pub(super) data: Held,
+    pub(super) whole: bool,
+}
+
+/// A norm and the body after it.
+#[derive(Debug, Default)]
+pub(super) struct Sublayer {
+    /// The residual stream before the norm, `[rows, hidden]`.
+    pub(super) input: Option<Held>,
+    /// One over the root mean square of each row, `[rows]`; with LayerNorm after the mean, `[2, rows]`.
+    pub(super) statistics: Option<Held>,
+    /// The normed input of the body, `[rows, hidden]`.
+    pub(super) output: Option<Held>,
+    /// The same of all tokens, `[tokens, hidden]` (sequence parallelism).
+    pub(super) gathered: Option<Held>,
+    /// The gradient of the body's output, `[tokens, hidden]`, where it is not simply the residual gradient: gathered
+    /// (sequence parallelism), or kept for a weight pass to come.
+    pub(super) output_gradient: Option<Held>,
+    /// The gradient of the normed input, `[tokens, hidden]` until scattered to `[rows, hidden]`.
+    pub(super) input_gradient: Option<Sum>,
+}
+
+impl Sublayer {
+    /// What the body reads, `[tokens, hidden]`.
+    pub(super) fn body_input(&self, sequence_parallel: bool) -> &[f32] {
+        let input = if sequence_parallel { &self.gathered } else { &self.output };
+        input.as_deref().expect("the body's input was computed and gathered")
+    }
+    /// Gives up what the body read, which nothing needs any more.
+    pub(super) fn release_body_input(&mut self, pool: &mut Pool) {
+        pool.release(&mut self.gathered);
+        pool.release(&mut self.output);
+    }
+    fn release(&mut self, pool: &mut Pool) {
+        self.release_body_input(pool);
+        pool.release(&mut self.input);
+        pool.release(&mut self.statistics);
+        pool.release(&mut self.output_gradient);
+        release_sum(&mut self.input_gradient, pool);
+    }
+}
+
+/// A layer's attention, `[tokens, heads, head_dim]`.
+#[derive(Debug, Default)]
+pub(super) struct AttentionSlot {
+    /// Queries, rotated.
+    pub(super) q: Option<Held>,
+    /// Keys, rotated.
+    pub(super) k: Option<Held>,
+    pub(super) v: Option<Held>,
+    /// Weighted values, the input of the projection.
+    pub(super) out: Option<Held>,
+    /// Logarithm of the sum of exponentials, `[tokens, heads]`.
+    pub(super) lse: Option<Held>,
+    pub(super) dq: Option<Held>,
+    pub(super) dk: Option<Held>,
+    pub(super) dv: Option<Held>,
+}
+
+/// A layer's feed-forward part, `[tokens, ffn]`.
+#[derive(Debug, Default)]
+pub(super) struct MlpSlot {
+    pub(super) gate: Option<Held>,
+    pub(super) up: Option<Held>,
+    /// The input of the down projection.
+    pub(super) activated: Option<Held>,
+    pub(super) d_gate: Option<Held>,
+    pub(super) d_up: Option<Held>,
+}
+
+/// The head.
+#[derive(Debug, Default)]
+pub(super) struct HeadSlot {
+    /// Logits of this rank's columns `[tokens, columns]`; after the loss's backward pass, their gradient.
+    pub(super) logits: Option<Held>,
+    /// This rank's statistics, `[3, tokens]`.
+    pub(super) statistics: Option<Held>,
+    /// Those of the tensor group, `[ranks, 3, tokens]`.
+    pub(super) all_statistics: Option<Held>,
+    /// Logarithm of the sum of exponentials over the whole vocabulary, `[tokens]`.
+    pub(super) lse: Option<Held>,
+}
+
+/// A microbatch in a chunk.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) sublayers: Vec<Sublayer>,
+    pub(super) attention: Vec<AttentionSlot>,
+    pub(super) mlp: Vec<MlpSlot>,
+    pub(super) head: HeadSlot,
+    /// The sublayer whose input is the residual stream to which `branch` is still to be added; none at the beginning of
+    /// the chunk, where `branch` alone is the stream.
+    pub(super) latest: Option<usize>,
+    pub(super) branch: Option<Sum>,
+    /// The gradient of the residual stream, `[rows, hidden]`.
+    pub(super) residual_gradient: Option<Held>,
+    /// The gradient of the embedding's output, `[tokens, hidden]`.
+    pub(super) embedding_gradient: Option<Held>,
+}
+
+impl Slot {
+    /// An empty slot of a chunk of so many layers.
+    pub(super) fn resized(mut self, layers: usize, head: bool) -> Self {
+        self.sublayers.resize_with(2 * layers + usize::from(head), Sublayer::default);
+        self.attention.resize_with(layers, AttentionSlot::default);
+        self.mlp.resize_with(layers, MlpSlot::default);
+        self
+    }
+
+    /// The gradient of a body's output, `[tokens, hidden]`.
+    pub(super) fn output_gradient(&self, sublayer: usize) -> &[f32] {
+        let gradient = self.sublayers[sublayer].output_gradient.as_deref();
+        gradient.or(self.residual_gradient.as_deref()).expect("the gradient of the body's output")
+    }
+
+    /// Gives every buffer back.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        for sublayer in &mut self.sublayers {
+            sublayer.release(pool);
+        }
+        for AttentionSlot { q, k, v, out, lse, dq, dk, dv } in &mut self.attention {
+            for held in [q, k, v, out, lse, dq, dk, dv] {
+                pool.release(held);
+            }
+        }
+        for MlpSlot { gate, up, activated, d_gate, d_up } in &mut self.mlp {
+            for held in [gate, up, activated, d_gate, d_up] {
+                pool.release(held);
+            }
+        }
+        let HeadSlot { logits, statistics, all_statistics, lse } = &mut self.head;
+        for held in [logits, statistics, all_statistics, lse] {
+            pool.release(held);
+        }
+        pool.release(&mut self.residual_gradient);
+        pool.release(&mut self.embedding_gradient);
+        release_sum(&mut self.branch, pool);
+        self.latest = None;
+    }
+}
+
+/// Gives a sum's buffer back, if there is one.
+pub(super) fn release_sum(sum: &mut Option<Sum>, pool: &mut Pool) {
+    if let Some(sum) = sum.take() {
+        pool.give(sum.data);
+    }
+}

@@ -1,0 +1,134 @@
+//! Any division trains as one rank does.
+
+use ir::program::BufferKind;
+use ir::{Bytes, Model, Recompute, ZeroStage};
+
+use super::lockstep::Lockstep;
+use super::programs::{Division, program};
+use super::{gpt2, llama, workload};
+use crate::state::{RankState, Weights};
+
+/// Largest relative difference of two series.
+fn difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)
+}
+
+fn one_rank(model: &Model) -> Vec<f64> {
+    Lockstep::new(&program(model, &workload(), &Division { microbatches: 8, ..Division::ONE }), None).train(20)
+}
+
+/// Every combination of small degrees and switches, except those that mean the same.
+fn divisions() -> Vec<Division> {
+    let mut all = Vec::new();
+    let recomputes = [Recompute::None, Recompute::Selective, Recompute::Full];
+    for (tensor, sequence_parallel) in [(1, false), (2, false), (2, true)] {
+        for (positions, chunks_per_position) in [(1, 1), (2, 1), (2, 2), (1, 2), (3, 1)] {
+            for (data, zero) in [(1, ZeroStage::Zero0), (2, ZeroStage::Zero0), (2, ZeroStage::Zero1)] {
+                for (split, recompute) in [false, true].into_iter().flat_map(|s| recomputes.map(|r| (s, r))) {
+                    all.push(Division {
+                        tensor,
+                        sequence_parallel,
+                        data,
+                        positions,
+                        chunks_per_position,
+                        microbatches: if data == 2 && split { 4 } else { 2 },
+                        split,
+                        recompute,
+                        zero,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn check_all(model: &Model) -> f64 {
+    let workload = workload();
+    let wanted = one_rank(model);
+    assert!(wanted[19] < 0.8 * wanted[0], "the model does not learn: {wanted:?}");
+    let mut worst = (0.0, Division::ONE);
+    for division in divisions() {
+        let mut ranks = Lockstep::new(&program(model, &workload, &division), None);
+        let error = difference(&ranks.train(20), &wanted);
+        assert!(error <= 1e-5, "{division:?}: losses differ by {error:e} from one rank's");
+        if error > worst.0 {
+            worst = (error, division);
+        }
+        for rank in &ranks.ranks {
+            let held = rank.bytes_held();
+            for kind in [BufferKind::Activations, BufferKind::Workspace, BufferKind::Logits] {
+                assert_eq!(held[&kind], Bytes::new(0), "{division:?}: {} left", kind.name());
+            }
+        }
+    }
+    worst.0
+}
+
+#[test]
+fn llama_divided_trains_as_one_rank() {
+    let worst = check_all(&llama());
+    assert!(worst <= 1e-5, "{worst:e}");
+}
+
+#[test]
+fn gpt2_divided_trains_as_one_rank() {
+    let worst = check_all(&gpt2());
+    assert!(worst <= 1e-5, "{worst:e}");
+}
+
+/// A tied head of one rank per end: both copies stay equal to the bit.
+#[test]
+fn copies_of_a_tied_head_stay_equal() {
+    let division = Division { positions: 2, tensor: 2, ..Division::ONE };
+    let mut ranks = Lockstep::new(&program(&gpt2(), &workload(), &division), None);
+    ranks.train(3);
+    let table = |rank: &RankState| -> Vec<f32> {
+        rank.weights().find(|part| part.name == "embedding.weight").unwrap().data.to_vec()
+    };
+    for tensor_index in [0, 1] {
+        let (first, last) = (table(&ranks.ranks[tensor_index]), table(&ranks.ranks[tensor_index + 2]));
+        assert_eq!(first, last);
+    }
+}
+
+/// The same work in the same order, cut into input and weight gradients or not, recomputed or not.
+#[test]
+fn split_and_recomputed_passes_give_the_same_bits() {
+    for model in [llama(), gpt2()] {
+        let train = |split, recompute| {
+            let division = Division { split, recompute, ..Division::ONE };
+            let mut ranks = Lockstep::new(&program(&model, &workload(), &division), None);
+            (ranks.train(3), ranks.weights())
+        };
+        let wanted = train(false, Recompute::None);
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            assert_eq!(train(false, recompute), wanted);
+            assert_eq!(train(true, recompute), wanted);
+        }
+    }
+}
+
+/// Weights and moments carried into another division go on as if nothing had happened.
+#[test]
+fn training_state_survives_a_change_of_division() {
+    for model in [llama(), gpt2()] {
+        let wanted = one_rank(&model);
+        let before = Division { data: 2, tensor: 2, zero: ZeroStage::Zero1, microbatches: 2, ..Division::ONE };
+        let after = Division { positions: 2, sequence_parallel: true, tensor: 2, ..Division::ONE };
+        let mut ranks = Lockstep::new(&program(&model, &workload(), &before), None);
+        let mut losses = ranks.train(10);
+        let mut moments = [Weights::default(), Weights::default()];
+        for rank in &ranks.ranks {
+            for (all, parts) in moments.iter_mut().zip(rank.moments()) {
+                parts.iter().for_each(|part| all.put(part));
+            }
+        }
+        let mut next = Lockstep::new(&program(&model, &workload(), &after), Some(&ranks.weights()));
+        next.ranks.iter_mut().for_each(|rank| rank.load_moments(&moments[0], &moments[1]));
+        losses.extend((10..20).map(|iteration| next.iterate(iteration).unwrap()));
+        let error = difference(&losses, &wanted);
+        assert!(error <= 1e-5, "losses differ by {error:e}");
+    }
+}

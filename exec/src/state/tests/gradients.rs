@@ -1,0 +1,77 @@
+//! Loss and gradients of a whole model against the reference in double precision.
+
+use ir::program::{Pass, UnitRange};
+use ir::{ChunkId, MicrobatchId, Model};
+
+use super::lockstep::{Lockstep, sequences};
+use super::programs::{Division, FIRST, program};
+use super::reference::Reference;
+use super::{gpt2, lively, llama, workload};
+use crate::state::Weights;
+
+/// The gradients of one rank after all microbatches, and its loss.
+fn gradients(model: &Model, weights: &Weights) -> (Weights, f64) {
+    let program = program(model, &workload(), &Division::ONE);
+    let mut ranks = Lockstep::new(&program, Some(weights));
+    ranks.feed(0);
+    let rank = &mut ranks.ranks[FIRST.index()];
+    let chunk = ChunkId::new(0);
+    let units: UnitRange = program.chunk(chunk).all_units();
+    for microbatch in (0..program.layout.microbatches).map(MicrobatchId::new) {
+        rank.compute(Pass::Forward, chunk, units, microbatch).unwrap();
+        rank.compute(Pass::Backward, chunk, units, microbatch).unwrap();
+    }
+    let mut all = Weights::default();
+    rank.chunks.iter().flat_map(|(_, parameters)| parameters.gradient_parts()).for_each(|part| all.put(&part));
+    (all, rank.loss().unwrap())
+}
+
+fn check(model: &Model) {
+    let weights = lively(model);
+    assert!(weights.problems(model).is_empty());
+    let program = program(model, &workload(), &Division::ONE);
+    let sequences = sequences(&program, 0);
+    let mut reference = Reference::new(model, &weights);
+    let mean = |reference: &Reference<'_>| {
+        let total: f64 = sequences.iter().map(|s| reference.loss(&s[..s.len() - 1], &s[1..])).sum();
+        total / program.workload.tokens_per_iteration() as f64
+    };
+    let (gradients, loss) = gradients(model, &weights);
+    let wanted = mean(&reference);
+    assert!(((loss - wanted) / wanted).abs() <= 1e-6, "loss {loss}, reference {wanted}");
+
+    let step = 1e-5;
+    for (name, gradient) in gradients.iter() {
+        let scale = gradient.data.iter().fold(1e-4, |scale: f64, value| scale.max(f64::from(value.abs())));
+        // Seven elements spread over the tensor.
+        for index in (0..7).map(|i| i * (gradient.data.len() - 1) / 6) {
+            let mut at = |offset: f64| {
+                let value = f64::from(weights.get(name).unwrap().data[index]);
+                reference.tensors.get_mut(name).unwrap()[index] = value + offset;
+                mean(&reference)
+            };
+            let slope = (at(step) - at(-step)) / (2.0 * step);
+            at(0.0);
+            let error = (f64::from(gradient.data[index]) - slope).abs();
+            assert!(error <= 2e-5 * scale, "{name}[{index}]: {} but {slope}, scale {scale}", gradient.data[index]);
+        }
+    }
+}
+
+#[test]
+fn llama_gradients_equal_finite_differences() {
+    check(&llama());
+}
+
+#[test]
+fn gpt2_gradients_equal_finite_differences() {
+    check(&gpt2());
+}
+
+/// Every switch of the model alone: a tied head without biases, biases with rotary positions, one key head for all.
+#[test]
+fn mixed_models_too() {
+    check(&Model { tied_head: true, kv_heads: 1, ..llama() });
+    check(&Model { tied_head: false, qkv_bias: false, layers: 1, ..gpt2() });
+    check(&Model { qkv_bias: true, mlp_bias: true, layers: 2, ..llama() });
+}

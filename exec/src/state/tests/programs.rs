@@ -1,0 +1,372 @@
+//! Programs written out by hand for small divisions: what lowering must emit, told again.
+
+use std::sync::Arc;
+
+use ir::program::{
+    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, Program, RankSet, Role, Stream,
+    UnitRange, UnitTensor,
+};
+use ir::{
+    Axis, Bytes, ChunkId, CollectiveAlgorithm, GroupId, InstructionId, MicrobatchId, Model, Rank, Recompute, RoleId,
+    StageId, VerifiedProgram, Workload, ZeroStage,
+};
+
+/// How a model is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    pub(super) tensor: u32,
+    pub(super) sequence_parallel: bool,
+    pub(super) data: u32,
+    pub(super) positions: u32,
+    pub(super) chunks_per_position: u32,
+    pub(super) microbatches: u32,
+    /// Input and weight gradients apart, all weight passes at the end.
+    pub(super) split: bool,
+    pub(super) recompute: Recompute,
+    pub(super) zero: ZeroStage,
+}
+
+impl Division {
+    /// One rank.
+    pub(super) const ONE: Self = Self {
+        tensor: 1,
+        sequence_parallel: false,
+        data: 1,
+        positions: 1,
+        chunks_per_position: 1,
+        microbatches: 4,
+        split: false,
+        recompute: Recompute::None,
+        zero: ZeroStage::Zero0,
+    };
+}
+
+const TENSOR: GroupId = GroupId::new(0);
+const DATA: GroupId = GroupId::new(1);
+const MODEL: GroupId = GroupId::new(2);
+const ENDS: GroupId = GroupId::new(3);
+
+/// The program of a division.
+pub(super) fn program(model: &Model, workload: &Workload, division: &Division) -> Arc<VerifiedProgram> {
+    let Division { tensor, data, positions, .. } = *division;
+    let chunks = chunks(model, division);
+    let layout = Layout {
+        data,
+        tensor,
+        pipeline: positions,
+        sequence_parallel: division.sequence_parallel,
+        microbatch_size: workload.global_batch / data / division.microbatches,
+        microbatches: division.microbatches,
+        zero: division.zero,
+        collective: CollectiveAlgorithm::Automatic,
+    };
+    let position = tensor * data;
+    let across =
+        |first: u32, count: u32| (0..positions).flat_map(move |p| (0..count).map(move |i| p * position + first + i));
+    let group = |axis, members, shifts| Group { axis, members, shifts };
+    let groups = vec![
+        group(Axis::Tensor, RankSet::run(0, tensor, 1), RankSet::run(0, data * positions, tensor)),
+        group(Axis::Data, RankSet::run(0, data, tensor), RankSet::from_ascending(across(0, tensor))),
+        group(Axis::Model, RankSet::from_ascending(across(0, tensor)), RankSet::run(0, data, tensor)),
+        group(
+            Axis::Embedding,
+            RankSet::from_ascending([0, (positions - 1) * position].into_iter().take(positions.min(2) as usize)),
+            RankSet::run(0, position, 1),
+        ),
+    ];
+    let mut program = Program {
+        model: model.clone(),
+        workload: *workload,
+        layout,
+        chunks,
+        groups,
+        roles: Vec::new(),
+        placement: Vec::new(),
+    };
+    program.roles = (0..program.world()).map(|rank| Builder::new(&program, division, rank).role()).collect();
+    Arc::new(VerifiedProgram::new(program).unwrap())
+}
+
+/// Layers as evenly as they go, the first chunks taking what is left over.
+fn chunks(model: &Model, division: &Division) -> Vec<Chunk> {
+    let count = division.positions * division.chunks_per_position;
+    let mut first_layer = 0;
+    let chunk = |index: u32| {
+        let layers = model.layers / count + u32::from(index < model.layers % count);
+        first_layer += layers;
+        Chunk {
+            stage: StageId::new(index % division.positions),
+            first_layer: first_layer - layers,
+            layers,
+            embedding: index == 0,
+            head: index == count - 1,
+            recompute: division.recompute,
+        }
+    };
+    (0..count).map(chunk).collect()
+}
+
+struct Builder<'a> {
+    program: &'a Program,
+    division: &'a Division,
+    position: u32,
+    role: Role,
+    /// What the next instruction of the chain waits for.
+    before: Vec<InstructionId>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(program: &'a Program, division: &'a Division, rank: u32) -> Self {
+        let position = rank / (division.tensor * division.data);
+        let role = Role::new(StageId::new(position), RankSet::run(rank, 1, 1));
+        Self { program, division, position, role, before: Vec::new() }
+    }
+
+    fn role(mut self) -> Role {
+        let Division { positions, chunks_per_position: v, microbatches, split, .. } = *self.division;
+        let held: Vec<ChunkId> = (0..v).map(|i| ChunkId::new(i * positions + self.position)).collect();
+        let microbatches: Vec<MicrobatchId> = (0..microbatches).map(MicrobatchId::new).collect();
+        for chunk in &held {
+            microbatches.iter().for_each(|m| self.forward(*chunk, *m));
+        }
+        let pass = if split { Pass::BackwardInput } else { Pass::Backward };
+        for chunk in held.iter().rev() {
+            microbatches.iter().for_each(|m| self.backward(*chunk, *m, pass));
+        }
+        if split {
+            for (chunk, m) in held.iter().flat_map(|chunk| microbatches.iter().map(move |m| (*chunk, *m))) {
+                self.compute(Pass::BackwardWeight, chunk, self.program.chunk(chunk).all_units(), m);
+            }
+        }
+        self.end_of_iteration(&held);
+        self.role
+    }
+
+    fn chain(&mut self, op: Op, stream: Stream) {
+        let id = self.role.push(op, stream, &self.before, &[]);
+        self.before = vec![id];
+    }
+
+    fn compute(&mut self, pass: Pass, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId) {
+        self.chain(Op::Compute { pass, chunk, units, microbatch }, Stream::Compute);
+    }
+
+    fn message(&mut self, edge: u32, direction: Direction, microbatch: MicrobatchId, to: ChunkId, sends: bool) {
+        let other = self.program.chunk(to).stage.raw();
+        if other == self.position {
+            return; // the rank hands it to itself
+        }
+        let shift =
+            (i64::from(other) - i64::from(self.position)) * i64::from(self.division.tensor * self.division.data);
+        let peer_rank = u32::try_from(i64::from(self.role.ranks.first().raw()) + shift).unwrap();
+        let peer = Peer { role: RoleId::new(peer_rank), shift };
+        let message = Message { edge: ChunkId::new(edge), direction, microbatch };
+        let bytes =
+            Bytes::new(self.activation() / if self.sequence_parallel() { u64::from(self.division.tensor) } else { 1 });
+        match (sends, direction) {
+            (true, Direction::Forward) => self.send(Op::Send { peer, message, bytes }, Stream::ForwardSend),
+            (true, Direction::Backward) => self.send(Op::Send { peer, message, bytes }, Stream::BackwardSend),
+            (false, Direction::Forward) => self.receive(Op::Receive { peer, message, bytes }, Stream::ForwardReceive),
+            (false, Direction::Backward) => self.receive(Op::Receive { peer, message, bytes }, Stream::BackwardReceive),
+        }
+    }
+
+    fn send(&mut self, op: Op, stream: Stream) {
+        self.role.push(op, stream, &self.before, &[]);
+    }
+
+    fn receive(&mut self, op: Op, stream: Stream) {
+        let id = self.role.push(op, stream, &[], &[]);
+        self.before.push(id);
+    }
+
+    fn sequence_parallel(&self) -> bool {
+        self.division.sequence_parallel && self.division.tensor > 1
+    }
+
+    fn activation(&self) -> u64 {
+        4 * self.program.microbatch_tokens() * u64::from(self.program.model.hidden)
+    }
+
+    /// A tensor-group collective of an activation; nothing where a rank is alone.
+    fn tensor(&mut self, kind: CollectiveKind, tensor: UnitTensor, at: (ChunkId, u32, MicrobatchId), pass: Pass) {
+        if self.division.tensor == 1 {
+            return;
+        }
+        let (chunk, unit, microbatch) = at;
+        let bytes = match tensor {
+            UnitTensor::LossStatistics => 12 * self.program.microbatch_tokens() * u64::from(self.division.tensor),
+            _ => self.activation(),
+        };
+        let payload = Payload::Activation { tensor, chunk, unit, microbatch, pass };
+        self.chain(Op::Collective { kind, group: TENSOR, payload, bytes: Bytes::new(bytes) }, Stream::Tensor);
+    }
+
+    /// All-reduce, or with sequence parallelism reduce-scatter.
+    fn reduce(&mut self, tensor: UnitTensor, at: (ChunkId, u32, MicrobatchId), pass: Pass) {
+        let kind = if self.sequence_parallel() { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
+        self.tensor(kind, tensor, at, pass);
+    }
+
+    /// With sequence parallelism, an all-gather.
+    fn gather(&mut self, tensor: UnitTensor, at: (ChunkId, u32, MicrobatchId), pass: Pass) {
+        if self.sequence_parallel() {
+            self.tensor(CollectiveKind::AllGather, tensor, at, pass);
+        }
+    }
+
+    fn range(&mut self, pass: Pass, chunk: ChunkId, microbatch: MicrobatchId, start: u32, end: u32) {
+        self.compute(pass, chunk, UnitRange { start, end }, microbatch);
+    }
+
+    fn forward(&mut self, id: ChunkId, m: MicrobatchId) {
+        let chunk = self.program.chunk(id).clone();
+        if !chunk.embedding {
+            self.message(id.raw() - 1, Direction::Forward, m, ChunkId::new(id.raw() - 1), false);
+        }
+        if self.division.tensor == 1 {
+            self.compute(Pass::Forward, id, chunk.all_units(), m);
+        } else {
+            let first = u32::from(chunk.embedding);
+            if chunk.embedding {
+                self.range(Pass::Forward, id, m, 0, 1);
+                self.reduce(UnitTensor::Output, (id, 0, m), Pass::Forward);
+            }
+            (0..chunk.layers).for_each(|layer| self.layer(Pass::Forward, id, m, first + 4 * layer));
+            if chunk.head {
+                let norm = first + 4 * chunk.layers;
+                self.norm_and_body(Pass::Forward, id, m, norm);
+                self.tensor(CollectiveKind::AllGather, UnitTensor::LossStatistics, (id, norm + 1, m), Pass::Forward);
+                self.range(Pass::Forward, id, m, norm + 2, norm + 3);
+            }
+        }
+        if !chunk.head {
+            self.message(id.raw(), Direction::Forward, m, ChunkId::new(id.raw() + 1), true);
+        }
+    }
+
+    /// A layer's forward pass or recomputation, with the collectives after its parts.
+    fn layer(&mut self, pass: Pass, id: ChunkId, m: MicrobatchId, first: u32) {
+        for norm in [first, first + 2] {
+            self.norm_and_body(pass, id, m, norm);
+            self.reduce(UnitTensor::Output, (id, norm + 1, m), pass);
+        }
+    }
+
+    fn norm_and_body(&mut self, pass: Pass, id: ChunkId, m: MicrobatchId, norm: u32) {
+        if self.sequence_parallel() {
+            self.range(pass, id, m, norm, norm + 1);
+            self.gather(UnitTensor::Input, (id, norm + 1, m), pass);
+            self.range(pass, id, m, norm + 1, norm + 2);
+        } else {
+            self.range(pass, id, m, norm, norm + 2);
+        }
+    }
+
+    fn backward(&mut self, id: ChunkId, m: MicrobatchId, pass: Pass) {
+        let chunk = self.program.chunk(id).clone();
+        if !chunk.head {
+            self.message(id.raw(), Direction::Backward, m, ChunkId::new(id.raw() + 1), false);
+        }
+        let first = u32::from(chunk.embedding);
+        let full = self.division.recompute == Recompute::Full;
+        if self.division.tensor > 1 {
+            self.divided_backward(id, m, pass);
+        } else if full {
+            if chunk.head {
+                self.range(pass, id, m, first + 4 * chunk.layers, chunk.units());
+            }
+            for layer in (0..chunk.layers).rev() {
+                let start = first + 4 * layer;
+                self.range(Pass::Recompute, id, m, start, start + 4);
+                self.range(pass, id, m, if layer == 0 { 0 } else { start }, start + 4);
+            }
+        } else {
+            self.compute(pass, id, chunk.all_units(), m);
+        }
+        if !chunk.embedding {
+            self.message(id.raw() - 1, Direction::Backward, m, ChunkId::new(id.raw() - 1), true);
+        }
+    }
+
+    /// The backward pass of a chunk over several tensor ranks: norm by norm from the end, each with the body before it.
+    fn divided_backward(&mut self, id: ChunkId, m: MicrobatchId, pass: Pass) {
+        let chunk = self.program.chunk(id).clone();
+        let first = u32::from(chunk.embedding);
+        let layers_end = first + 4 * chunk.layers;
+        let sp = self.sequence_parallel();
+        // The end of units whose backward pass is still to come together with the body before them.
+        let mut open = layers_end;
+        if chunk.head {
+            self.gather(UnitTensor::Input, (id, layers_end + 1, m), pass);
+            self.range(pass, id, m, layers_end + 1, layers_end + 3);
+            self.reduce(UnitTensor::InputGradient, (id, layers_end + 1, m), pass);
+            open = layers_end + 1;
+        }
+        for body in (first..layers_end).rev().filter(|unit| (unit - first) % 2 == 1) {
+            if sp && open > body + 1 {
+                self.range(pass, id, m, body + 1, open);
+                open = body + 1;
+            }
+            if self.division.recompute == Recompute::Full && (body - first) % 4 == 3 {
+                self.layer(Pass::Recompute, id, m, body - 3);
+            }
+            self.gather(UnitTensor::OutputGradient, (id, body, m), pass);
+            self.gather(UnitTensor::Input, (id, body, m), pass);
+            self.range(pass, id, m, body, open);
+            self.reduce(UnitTensor::InputGradient, (id, body, m), pass);
+            open = body;
+        }
+        if sp {
+            self.range(pass, id, m, first, open);
+            if chunk.embedding {
+                self.gather(UnitTensor::OutputGradient, (id, 0, m), pass);
+                self.range(pass, id, m, 0, 1);
+            }
+        } else {
+            self.range(pass, id, m, 0, open);
+        }
+    }
+
+    fn end_of_iteration(&mut self, held: &[ChunkId]) {
+        let model = &self.program.model;
+        let last = self.program.chunks.len() - 1;
+        let mut reduce = |kind, group, payload, stream| {
+            self.chain(Op::Collective { kind, group, payload, bytes: Bytes::new(4) }, stream);
+        };
+        if self.division.sequence_parallel && self.division.tensor > 1 {
+            reduce(CollectiveKind::AllReduce, TENSOR, Payload::ReplicatedGradients, Stream::Tensor);
+        }
+        let end = held.iter().any(|chunk| chunk.index() == 0 || chunk.index() == last);
+        if model.tied_head && self.division.positions > 1 && end {
+            reduce(CollectiveKind::AllReduce, ENDS, Payload::TiedGradients, Stream::Tensor);
+        }
+        let zero1 = self.division.zero == ZeroStage::Zero1;
+        if self.division.data > 1 {
+            let kind = if zero1 { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
+            held.iter().for_each(|&chunk| reduce(kind, DATA, Payload::Gradients { chunk }, Stream::Data));
+        }
+        self.chain(Op::GradientNorm, Stream::Compute);
+        let mut norm = |group| {
+            let kind = CollectiveKind::AllReduce;
+            let op = Op::Collective { kind, group, payload: Payload::GradientNorm, bytes: Bytes::new(8) };
+            self.chain(op, Stream::Tensor);
+        };
+        if self.division.tensor * self.division.positions > 1 {
+            norm(MODEL);
+        }
+        if zero1 && self.division.data > 1 {
+            norm(DATA);
+        }
+        self.chain(Op::Optimizer, Stream::Compute);
+        if zero1 && self.division.data > 1 {
+            for &chunk in held {
+                let (kind, payload) = (CollectiveKind::AllGather, Payload::Parameters { chunk });
+                self.chain(Op::Collective { kind, group: DATA, payload, bytes: Bytes::new(4) }, Stream::Data);
+            }
+        }
+    }
+}
+
+/// The rank that holds a division's first chunk.
+pub(super) const FIRST: Rank = Rank::new(0);

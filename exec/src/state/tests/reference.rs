@@ -1,0 +1,141 @@
+//! The whole model in double precision, written as the papers do: an oracle that shares no code with the executor.
+
+use std::collections::BTreeMap;
+
+use ir::{MlpKind, Model, NormKind, Positions};
+
+use super::super::Weights;
+
+/// A matrix by rows.
+type Rows = Vec<Vec<f64>>;
+
+/// Tensors in double precision, flattened.
+pub(super) struct Reference<'a> {
+    pub(super) model: &'a Model,
+    pub(super) tensors: BTreeMap<String, Vec<f64>>,
+}
+
+impl<'a> Reference<'a> {
+    pub(super) fn new(model: &'a Model, weights: &Weights) -> Self {
+        let wide = |data: &[f32]| data.iter().map(|&value| f64::from(value)).collect();
+        Self { model, tensors: weights.iter().map(|(name, tensor)| (name.to_owned(), wide(&tensor.data))).collect() }
+    }
+
+    /// The sum of the cross-entropies of one sequence.
+    pub(super) fn loss(&self, tokens: &[u32], targets: &[u32]) -> f64 {
+        let hidden = self.model.hidden as usize;
+        let row = |name: &str, index: usize| self.tensors[name][index * hidden..][..hidden].to_vec();
+        let mut x: Rows = tokens.iter().map(|&token| row("embedding.weight", token as usize)).collect();
+        if let Positions::Learned { .. } = self.model.positions {
+            for (position, x) in x.iter_mut().enumerate() {
+                add(x, &row("positions.weight", position));
+            }
+        }
+        for layer in 0..self.model.layers {
+            let n = self.norm(&format!("layers.{layer}.attention_norm"), &x);
+            for (x, branch) in x.iter_mut().zip(self.attention(&format!("layers.{layer}.attention"), &n)) {
+                add(x, &branch);
+            }
+            let n = self.norm(&format!("layers.{layer}.mlp_norm"), &x);
+            for (x, branch) in x.iter_mut().zip(self.mlp(&format!("layers.{layer}.mlp"), &n)) {
+                add(x, &branch);
+            }
+        }
+        let head = if self.model.tied_head { "embedding" } else { "head" };
+        let logits = self.linear(head, &self.norm("final_norm", &x));
+        let loss = |(logits, &target): (&Vec<f64>, &u32)| log_sum_exp(logits) - logits[target as usize];
+        logits.iter().zip(targets).map(loss).sum()
+    }
+
+    fn linear(&self, name: &str, x: &Rows) -> Rows {
+        let weight = &self.tensors[&format!("{name}.weight")];
+        let bias = self.tensors.get(&format!("{name}.bias"));
+        let inputs = x[0].len();
+        let output =
+            |x: &Vec<f64>, j: usize| dot(x, &weight[j * inputs..][..inputs]) + bias.map_or(0.0, |bias| bias[j]);
+        x.iter().map(|x| (0..weight.len() / inputs).map(|j| output(x, j)).collect()).collect()
+    }
+
+    fn norm(&self, name: &str, x: &Rows) -> Rows {
+        let weight = &self.tensors[&format!("{name}.weight")];
+        let epsilon = self.model.norm_epsilon;
+        let normed = |x: &Vec<f64>| -> Vec<f64> {
+            let length = x.len() as f64;
+            let (mean, bias) = match self.model.norm {
+                NormKind::RmsNorm => (0.0, None),
+                NormKind::LayerNorm => (x.iter().sum::<f64>() / length, Some(&self.tensors[&format!("{name}.bias")])),
+            };
+            let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / length;
+            let value = |j: usize| (x[j] - mean) / (variance + epsilon).sqrt() * weight[j];
+            (0..x.len()).map(|j| value(j) + bias.map_or(0.0, |bias| bias[j])).collect()
+        };
+        x.iter().map(normed).collect()
+    }
+
+    fn attention(&self, name: &str, x: &Rows) -> Rows {
+        let dim = self.model.head_dim as usize;
+        let (heads, kv_heads) = (self.model.heads as usize, self.model.kv_heads as usize);
+        let part = |part: &str| self.linear(&format!("{name}.{part}"), x);
+        let (q, k, v) = (self.rotated(part("q")), self.rotated(part("k")), part("v"));
+        let out = |i: usize| -> Vec<f64> {
+            let head = |head: usize| {
+                let of = head / (heads / kv_heads) * dim;
+                let query = &q[i][head * dim..][..dim];
+                let score = |j: usize| dot(query, &k[j][of..][..dim]) / (dim as f64).sqrt();
+                let scores: Vec<f64> = (0..=i).map(score).collect();
+                let total = log_sum_exp(&scores);
+                let weighted = |c: usize| (0..=i).map(|j| (scores[j] - total).exp() * v[j][of + c]).sum();
+                (0..dim).map(weighted).collect::<Vec<f64>>()
+            };
+            (0..heads).flat_map(head).collect()
+        };
+        self.linear(&format!("{name}.projection"), &(0..x.len()).map(out).collect())
+    }
+
+    fn rotated(&self, mut x: Rows) -> Rows {
+        let Positions::Rope { theta } = self.model.positions else { return x };
+        let dim = self.model.head_dim as usize;
+        for (position, row) in x.iter_mut().enumerate() {
+            for head in row.chunks_exact_mut(dim) {
+                for i in 0..dim / 2 {
+                    let angle = position as f64 * theta.powf(-2.0 * i as f64 / dim as f64);
+                    let (a, b) = (head[i], head[i + dim / 2]);
+                    head[i] = a * angle.cos() - b * angle.sin();
+                    head[i + dim / 2] = b * angle.cos() + a * angle.sin();
+                }
+            }
+        }
+        x
+    }
+
+    fn mlp(&self, name: &str, x: &Rows) -> Rows {
+        let mut up = self.linear(&format!("{name}.up"), x);
+        match self.model.mlp {
+            MlpKind::SwiGlu => {
+                for (up, gate) in up.iter_mut().zip(self.linear(&format!("{name}.gate"), x)) {
+                    up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= gate / (1.0 + (-gate).exp()));
+                }
+            }
+            MlpKind::Gelu => {
+                let root = (2.0 / std::f64::consts::PI).sqrt();
+                let gelu = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x * x * x)).tanh());
+                up.iter_mut().flatten().for_each(|x| *x = gelu(*x));
+            }
+        }
+        self.linear(&format!("{name}.down"), &up)
+    }
+}
+
+fn add(x: &mut [f64], y: &[f64]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    assert_eq!(x.len(), y.len());
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
+}
+
+fn log_sum_exp(values: &[f64]) -> f64 {
+    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    largest + values.iter().map(|value| (value - largest).exp()).sum::<f64>().ln()
+}

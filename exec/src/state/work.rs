@@ -1,0 +1,149 @@
+//! One pass of one unit: what it reads and writes, and which unit does what in which pass.
+
+use ir::Recompute;
+use ir::program::{BufferKind, Pass, Unit};
+
+use super::buffers::{Held, Pool};
+use super::dimensions::Dimensions;
+use super::parameters::Parameters;
+use super::slot::{Slot, Sum};
+use crate::kernels::attention::AttentionWorkspace;
+use crate::kernels::elementwise::accumulate;
+
+/// Tokens of a microbatch.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    pub(super) tokens: Vec<u32>,
+    pub(super) targets: Vec<u32>,
+}
+
+/// The parts of a rank that one unit's pass touches.
+pub(super) struct Work<'a> {
+    pub(super) dims: &'a Dimensions,
+    /// Of the chunk that holds the unit's weights.
+    pub(super) parameters: &'a mut Parameters,
+    pub(super) slot: &'a mut Slot,
+    pub(super) pool: &'a mut Pool,
+    pub(super) attention: &'a mut AttentionWorkspace,
+    pub(super) sample: &'a Sample,
+    /// The sum of the microbatch's losses over its tokens, which the loss's forward pass sets.
+    pub(super) loss: &'a mut f64,
+    pub(super) recompute: Recompute,
+    pub(super) first_layer: u32,
+    pub(super) pass: Pass,
+}
+
+/// A pass left values that are not finite in this tensor of its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Suspect(pub(super) &'static str);
+
+impl Work<'_> {
+    /// Carries out the pass.
+    pub(super) fn run(&mut self, unit: Unit) -> Result<(), Suspect> {
+        match self.pass {
+            Pass::Forward | Pass::Recompute => return self.forward(unit),
+            Pass::Backward => {
+                self.backward_input(unit);
+                self.backward_weight(unit);
+            }
+            Pass::BackwardInput => self.backward_input(unit),
+            Pass::BackwardWeight => self.backward_weight(unit),
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, unit: Unit) -> Result<(), Suspect> {
+        match unit {
+            Unit::Embedding => self.embedding_forward(),
+            Unit::AttentionNorm(layer) => self.norm_forward(2 * self.local(layer)),
+            Unit::Attention(layer) => self.attention_forward(self.local(layer)),
+            Unit::MlpNorm(layer) => self.norm_forward(2 * self.local(layer) + 1),
+            Unit::Mlp(layer) => self.mlp_forward(self.local(layer)),
+            Unit::FinalNorm => self.norm_forward(self.last()),
+            Unit::Head => self.head_forward(),
+            Unit::Loss => self.loss_forward(),
+        }
+    }
+
+    fn backward_input(&mut self, unit: Unit) {
+        match unit {
+            Unit::Embedding => self.embedding_backward_input(),
+            Unit::AttentionNorm(layer) => self.norm_backward_input(2 * self.local(layer)),
+            Unit::Attention(layer) => self.attention_backward_input(self.local(layer)),
+            Unit::MlpNorm(layer) => self.norm_backward_input(2 * self.local(layer) + 1),
+            Unit::Mlp(layer) => self.mlp_backward_input(self.local(layer)),
+            Unit::FinalNorm => self.norm_backward_input(self.last()),
+            Unit::Head => self.head_backward_input(),
+            Unit::Loss => self.loss_backward(),
+        }
+    }
+
+    fn backward_weight(&mut self, unit: Unit) {
+        match unit {
+            Unit::Embedding => self.embedding_backward_weight(),
+            Unit::AttentionNorm(layer) => self.norm_backward_weight(2 * self.local(layer)),
+            Unit::Attention(layer) => self.attention_backward_weight(self.local(layer)),
+            Unit::MlpNorm(layer) => self.norm_backward_weight(2 * self.local(layer) + 1),
+            Unit::Mlp(layer) => self.mlp_backward_weight(self.local(layer)),
+            Unit::FinalNorm => self.norm_backward_weight(self.last()),
+            Unit::Head => self.head_backward_weight(),
+            Unit::Loss => {}
+        }
+    }
+
+    fn local(&self, layer: u32) -> usize {
+        super::dimensions::size(layer - self.first_layer)
+    }
+
+    /// The sublayer of final norm and head.
+    pub(super) fn last(&self) -> usize {
+        self.slot.sublayers.len() - 1
+    }
+
+    /// Whether this is a forward pass over a layer of which only the input is kept.
+    pub(super) fn discards(&self) -> bool {
+        self.pass == Pass::Forward && super::dimensions::discards(self.recompute)
+    }
+
+    /// Whether what the input pass leaves waits for a weight pass of its own.
+    pub(super) fn defers(&self) -> bool {
+        self.pass == Pass::BackwardInput
+    }
+
+    /// The kind of a gradient that the weight pass reads.
+    pub(super) fn gradient_kind(&self) -> BufferKind {
+        if self.defers() { BufferKind::Activations } else { BufferKind::Workspace }
+    }
+
+    /// Leaves a body's output as the branch, whole if this rank is alone in its tensor group.
+    pub(super) fn leave_branch(&mut self, data: Held, of: &'static str) -> Result<(), Suspect> {
+        let finite = super::all_finite(&data);
+        assert!(self.slot.branch.is_none(), "a branch was left unread before the output of {of}");
+        self.slot.branch = Some(Sum { data, whole: self.dims.alone() });
+        if finite { Ok(()) } else { Err(Suspect(of)) }
+    }
+
+    /// Hands the gradient of a body's output to `read`, and keeps it where a weight pass to come will need it.
+    pub(super) fn keep_output_gradient(&mut self, sublayer: usize) {
+        if self.defers() && !self.dims.sequence_parallel {
+            let gradient = self.slot.residual_gradient.as_deref().expect("the residual gradient arrived");
+            let copy = self.pool.copy(BufferKind::Activations, gradient);
+            self.slot.sublayers[sublayer].output_gradient = Some(copy);
+        }
+    }
+}
+
+/// The residual stream after the branch that is still to be added; what nothing needs after that is given up.
+pub(super) fn take_residual(slot: &mut Slot, pool: &mut Pool, discards: bool) -> Held {
+    let Sum { mut data, whole } = slot.branch.take().expect("a branch to continue the residual stream");
+    assert!(whole, "a branch was read before it was summed over the tensor group");
+    if let Some(latest) = slot.latest {
+        let before = &mut slot.sublayers[latest].input;
+        accumulate(&mut data, before.as_deref().expect("the residual stream before the branch"));
+        // With full recomputation a layer keeps the input of its attention norm alone.
+        if discards && latest % 2 == 1 {
+            pool.release(before);
+        }
+    }
+    data
+}

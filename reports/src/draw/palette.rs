@@ -1,0 +1,110 @@
+//! Colours that are not activities, and the style sheet's variables.
+
+use ir::program::BufferKind;
+
+use crate::activity::{Activity, Colour};
+
+/// Words.
+pub(crate) const TEXT: Colour = Colour { variable: "text", light: 0x1b_22_2c, dark: 0xe6_ea_f0 };
+/// Words of less weight.
+pub(crate) const MUTED: Colour = Colour { variable: "muted", light: 0x5a_65_74, dark: 0x9a_a6_b5 };
+/// Lines of a grid.
+pub(crate) const GRID: Colour = Colour { variable: "grid", light: 0xd8_dd_e4, dark: 0x38_41_4d };
+/// The ground of pictures.
+pub(crate) const GROUND: Colour = Colour { variable: "ground", light: 0xff_ff_ff, dark: 0x17_1c_23 };
+/// The ground of the page.
+pub(crate) const PAGE: Colour = Colour { variable: "page", light: 0xf5_f6_f8, dark: 0x0f_13_18 };
+/// What calls for attention: a limit, a warning.
+pub(crate) const ALARM: Colour = Colour { variable: "alarm", light: 0xb4_1f_2b, dark: 0xff_7b_7b };
+/// The ground of a warning.
+pub(crate) const ALARM_GROUND: Colour = Colour { variable: "alarm-ground", light: 0xfd_ec_ec, dark: 0x3a_1d_20 };
+
+/// Lines of curves, in order of use.
+pub(crate) const CURVES: [Colour; 4] = [
+    Colour { variable: "curve-0", light: 0x2f_6f_c4, dark: 0x5b_9b_ef },
+    Colour { variable: "curve-1", light: 0xd9_6b_13, dark: 0xf0_8c_3b },
+    Colour { variable: "curve-2", light: 0x00_8f_73, dark: 0x1f_b8_97 },
+    Colour { variable: "curve-3", light: 0x7a_58_c2, dark: 0xa1_84_e7 },
+];
+
+/// The colour of a kind of buffer.
+pub(crate) const fn buffer(kind: BufferKind) -> Colour {
+    match kind {
+        BufferKind::Weights => Colour { variable: "weights", light: 0x25_4e_86, dark: 0x4f_84_c9 },
+        BufferKind::Gradients => Colour { variable: "gradients", light: 0xc6_58_2a, dark: 0xe5_7f_4d },
+        BufferKind::OptimizerState => Colour { variable: "optimizer-state", light: 0x5f_6b_7a, dark: 0x8d_9a_ab },
+        BufferKind::Activations => Colour { variable: "activations", light: 0x2a_9d_8f, dark: 0x45_c4_b4 },
+        BufferKind::Workspace => Colour { variable: "workspace", light: 0xe3_b5_3f, dark: 0xee_c8_62 },
+        BufferKind::Logits => Colour { variable: "logits", light: 0x9b_5d_b5, dark: 0xbd_83_d6 },
+        BufferKind::Communication => Colour { variable: "buffers", light: 0xc9_42_76, dark: 0xe5_6f_9c },
+        BufferKind::Reserve => Colour { variable: "reserve", light: 0xb3_bb_c6, dark: 0x55_60_6f },
+    }
+}
+
+/// Whether dark words read better than white ones on a ground (relative luminance of WCAG 2.1, by the sRGB weights).
+pub(crate) fn wants_dark_words(ground: u32) -> bool {
+    let [_, channels @ ..] = ground.to_be_bytes();
+    let linear = channels.map(|channel| {
+        let c = f64::from(channel) / 255.0;
+        c * c * (0.8 + 0.2 * c)
+    });
+    0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.22
+}
+
+/// The words' colour on a filled box: `(light theme, dark theme)`.
+pub(crate) fn on(colour: Colour) -> (u32, u32) {
+    let words = |ground| if wants_dark_words(ground) { 0x12_17_1e } else { 0xff_ff_ff };
+    (words(colour.light), words(colour.dark))
+}
+
+/// The variables of the style sheet: light values, and dark ones for those who prefer them.
+pub(crate) fn style_sheet() -> String {
+    let mut colours = vec![TEXT, MUTED, GRID, GROUND, PAGE, ALARM, ALARM_GROUND];
+    colours.extend(CURVES);
+    let filled: Vec<Colour> =
+        Activity::ALL.into_iter().map(Activity::colour).chain(crate::metrics::KINDS.into_iter().map(buffer)).collect();
+    let theme = |pick: fn(Colour) -> u32, words: fn((u32, u32)) -> u32| {
+        let mut text = String::new();
+        for colour in colours.iter().chain(&filled) {
+            text.push_str(&format!("--{}:#{:06x};", colour.variable, pick(*colour)));
+        }
+        for colour in &filled {
+            text.push_str(&format!("--on-{}:#{:06x};", colour.variable, words(on(*colour))));
+        }
+        text
+    };
+    format!(
+        ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n",
+        theme(|colour| colour.light, |words| words.0),
+        theme(|colour| colour.dark, |words| words.1)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_its_own() {
+        let sheet = style_sheet();
+        let light = sheet.split("@media").next().unwrap();
+        let mut names: Vec<&str> = light.split(';').filter_map(|rule| rule.split_once(":#")).map(|(name, _)| name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        assert_eq!(all, 7 + 4 + 2 * (Activity::COUNT + 8));
+    }
+
+    #[test]
+    fn charts_can_tell_their_colours_apart() {
+        // A chart's colours are replaced by variables by value, so no two may share a light value.
+        let mut values: Vec<u32> = [TEXT, MUTED, GRID, GROUND, ALARM].into_iter().map(|c| c.light).collect();
+        values.extend(CURVES.map(|c| c.light));
+        values.extend(crate::metrics::KINDS.map(|kind| buffer(kind).light));
+        let all = values.len();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), all);
+    }
+}

@@ -1,0 +1,347 @@
+//! Whether a plan can be carried out, and if not, every reason why.
+
+mod nearest;
+#[cfg(test)]
+mod tests;
+
+pub use nearest::{balanced_stages, nearest};
+
+use ir::{Cluster, DeviceKindId, Model, Plan, Problem, Schedule, Workload};
+
+use crate::layout::chunk_positions;
+use crate::schedules;
+
+/// The most microbatches of an iteration on one replica; programs are written out.
+pub const MOST_MICROBATCHES: u32 = 1 << 20;
+/// The most passes of one iteration over all positions; programs are written out.
+pub const MOST_PASSES: u64 = 1 << 26;
+
+/// Every reason why a plan cannot be carried out; empty if it can.
+///
+/// Rules, beside those of the schedule ([`schedules::refusals`]):
+///
+/// * data x tensor x pipeline ranks have devices of their own;
+/// * query heads, key and value heads and the feed-forward width divide by the tensor degree (the vocabulary is padded
+///   so that it does);
+/// * the layers of all stages sum to the model's, equally many chunks per stage, and no chunk is empty: a chunk of no
+///   layers must hold the embedding or the head;
+/// * data x microbatch size x microbatches is the global batch;
+/// * sequence parallelism needs tensor > 1 and a microbatch whose tokens divide by it;
+/// * the devices of a tensor group are of one kind: they share every pass in lockstep. Unlike replicas are legal: they
+///   have equal shares, and the slowest sets the pace;
+/// * every device supports the precision.
+#[must_use]
+pub fn legal(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
+    let mut problems = sizes(plan);
+    if problems.is_empty() {
+        problems.extend(division(plan, model));
+        problems.extend(layers(plan, model));
+        problems.extend(batch(plan, workload));
+        problems.extend(sequence(plan, workload));
+        problems.extend(order(plan, model));
+        problems.extend(devices(plan, workload, cluster));
+    }
+    problems
+}
+
+/// Zeros and sizes past all use.
+fn sizes(plan: &Plan) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let degrees = [
+        ("plan.data", u64::from(plan.data)),
+        ("plan.tensor", u64::from(plan.tensor)),
+        ("plan.stages", plan.stages.len() as u64),
+        ("plan.microbatch_size", u64::from(plan.microbatch_size)),
+        ("plan.microbatches", u64::from(plan.microbatches)),
+    ];
+    for (subject, size) in degrees {
+        if size == 0 {
+            problems.push(Problem::new(subject, "is zero").hint("at least 1"));
+        }
+    }
+    let chunks = plan.stages.first().map_or(0, |stage| stage.layers.len());
+    for (position, stage) in plan.stages.iter().enumerate() {
+        if stage.layers.is_empty() {
+            let subject = format!("plan.stages[{position}].layers");
+            problems.push(Problem::new(subject, "holds no chunk").hint("the layers of at least one chunk"));
+        } else if stage.layers.len() != chunks {
+            problems.push(
+                Problem::new(
+                    format!("plan.stages[{position}].layers"),
+                    format!("holds {} chunks and stage 0 holds {chunks}", stage.layers.len()),
+                )
+                .hint("every stage holds equally many chunks"),
+            );
+        }
+    }
+    if plan.microbatches > MOST_MICROBATCHES {
+        problems.push(
+            Problem::new("plan.microbatches", format!("{} is over {MOST_MICROBATCHES}", plan.microbatches))
+                .hint("larger microbatches, more replicas or a smaller global batch"),
+        );
+    }
+    let world = [u64::from(plan.tensor), plan.stages.len() as u64]
+        .iter()
+        .try_fold(u64::from(plan.data), |world, degree| world.checked_mul(*degree))
+        .unwrap_or(u64::MAX);
+    if world > u64::from(u32::MAX >> 8) {
+        problems.push(Problem::new("plan", format!("{} x {} x {} ranks are over 2^24", plan.data, plan.tensor, plan.stages.len())));
+    }
+    let passes = plan.stages.len() as u64 * chunks as u64 * u64::from(plan.microbatches) * 2;
+    if problems.is_empty() && passes > MOST_PASSES {
+        problems.push(
+            Problem::new("plan.microbatches", format!("{passes} passes in one iteration are over {MOST_PASSES}"))
+                .hint("larger microbatches, more replicas or a smaller global batch"),
+        );
+    }
+    problems
+}
+
+/// What the tensor degree must divide.
+fn division(plan: &Plan, model: &Model) -> Vec<Problem> {
+    let divided = [
+        ("model.heads", "query heads", model.heads),
+        ("model.kv_heads", "key and value heads", model.kv_heads),
+        ("model.ffn", "the feed-forward width", model.ffn),
+    ];
+    let legal = |tensor: u32| divided.iter().all(|(_, _, size)| size.is_multiple_of(tensor));
+    let choices = (1..=model.kv_heads.min(4096)).filter(|tensor| legal(*tensor)).collect::<Vec<_>>();
+    let broken = divided.iter().filter(|(_, _, size)| !size.is_multiple_of(plan.tensor));
+    broken
+        .map(|(subject, what, size)| {
+            let fewer = if *size < plan.tensor { "fewer than the" } else { "not a multiple of the" };
+            let nearest = choices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            Problem::new(*subject, format!("{size} ({what}) is {fewer} tensor degree {}", plan.tensor))
+                .hint(format!("tensor can be {nearest} for this model; heads are not replicated"))
+        })
+        .collect()
+}
+
+fn layers(plan: &Plan, model: &Model) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let sum = plan.stages.iter().flat_map(|stage| &stage.layers).map(|layers| u64::from(*layers)).sum::<u64>();
+    if sum != u64::from(model.layers) {
+        let all = plan.stages.iter().flat_map(|stage| &stage.layers).map(u32::to_string).collect::<Vec<_>>();
+        let shown = if all.len() > 32 { format!("{} … {}", all[..16].join("+"), all[all.len() - 8..].join("+")) } else { all.join("+") };
+        let lost = i128::from(model.layers) - i128::from(sum);
+        let what = if lost > 0 { format!("{lost} would be lost") } else { format!("{} too many", -lost) };
+        problems.push(
+            Problem::new("plan.stages", format!("the stages hold {shown} = {sum} layers and the model has {}: {what}", model.layers))
+                .hint("the layers of all stages must sum to the model's"),
+        );
+    }
+    let positions = chunk_positions(plan);
+    let mut held = vec![0usize; plan.stages.len()];
+    let last = positions.len() - 1;
+    for (chunk, position) in positions.into_iter().enumerate() {
+        let slot = held[position as usize];
+        held[position as usize] += 1;
+        let empty = plan.stages[position as usize].layers.get(slot) == Some(&0);
+        if empty && chunk != 0 && chunk != last {
+            problems.push(
+                Problem::new(
+                    format!("plan.stages[{position}].layers"),
+                    format!("chunk {chunk} has no layers and holds neither the embedding nor the head"),
+                )
+                .hint("only the first and the last chunk may hold no layer"),
+            );
+        }
+    }
+    problems
+}
+
+fn batch(plan: &Plan, workload: &Workload) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if workload.global_batch == 0 || workload.sequence_length == 0 {
+        problems.push(Problem::new("training", "an iteration of no tokens").hint("a global batch and a sequence length of at least 1"));
+        return problems;
+    }
+    let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
+    let total = u128::from(step) * u128::from(plan.microbatches);
+    let wanted = u64::from(workload.global_batch);
+    if total == u128::from(wanted) {
+        return problems;
+    }
+    let identity = format!(
+        "global_batch {wanted} is not data {} x microbatch_size {} x microbatches {} = {total}",
+        plan.data, plan.microbatch_size, plan.microbatches
+    );
+    let problem = Problem::new("training.global_batch", identity);
+    problems.push(if wanted.is_multiple_of(step) {
+        problem.hint(format!("use {} microbatches", wanted / step))
+    } else {
+        let (below, above) = (wanted / step * step, wanted.div_ceil(step) * step);
+        let batches = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
+        problem.hint(format!(
+            "{wanted} sequences do not divide over data {} x microbatch_size {}: no number of microbatches is right; \
+             a global batch of {batches} does, or another data degree",
+            plan.data, plan.microbatch_size
+        ))
+    });
+    problems
+}
+
+fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if !plan.sequence_parallel {
+        return problems;
+    }
+    if plan.tensor < 2 {
+        problems.push(
+            Problem::new("plan.sequence_parallel", "divides activations over the tensor group, and tensor is 1")
+                .hint("sequence_parallel = false, or tensor > 1"),
+        );
+    }
+    let tokens = u64::from(plan.microbatch_size) * u64::from(workload.sequence_length);
+    if !tokens.is_multiple_of(u64::from(plan.tensor)) {
+        let (tensor, length) = (u64::from(plan.tensor), u64::from(workload.sequence_length));
+        problems.push(
+            Problem::new(
+                "training.sequence_length",
+                format!(
+                    "sequence_length {length} x microbatch_size {} = {tokens} tokens do not divide by tensor {tensor}, \
+                     which sequence parallelism needs",
+                    plan.microbatch_size
+                ),
+            )
+            .hint(format!("pad sequences to {}, or sequence_parallel = false", length.next_multiple_of(tensor))),
+        );
+    }
+    problems
+}
+
+/// The schedule's own rules, and what its placement of chunks allows.
+fn order(plan: &Plan, model: &Model) -> Vec<Problem> {
+    let (pipeline, chunks) = (plan.pipeline(), plan.chunks_per_stage());
+    let mut problems = schedules::refusals(&plan.schedule, pipeline, chunks, plan.microbatches);
+    if chunks > 1 && pipeline == 1 && !matches!(plan.schedule, Schedule::OneForwardOneBackward) {
+        problems.push(
+            Problem::new("plan.stages", "several chunks on the only stage").hint("give the one stage a single chunk"),
+        );
+    }
+    if problems.is_empty() && model.tied_head && pipeline > 1 {
+        let positions = chunk_positions(plan);
+        if positions.first() == positions.last() {
+            problems.push(
+                Problem::new(
+                    "plan.schedule",
+                    "the first and the last chunk sit on one position and the head is tied to the embedding: one rank \
+                     would hold two copies of it",
+                )
+                .hint("place the last chunk on another row, or untie the head"),
+            );
+        }
+    }
+    problems
+}
+
+fn devices(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let (world, there) = (plan.world(), cluster.devices());
+    if !plan.placement.is_empty() {
+        problems.extend(placement(plan, there));
+    } else if world > there {
+        problems.push(
+            Problem::new(
+                "plan",
+                format!("data {} x tensor {} x pipeline {} = {world} ranks and the cluster has {there} devices", plan.data, plan.tensor, plan.pipeline()),
+            )
+            .hint("smaller degrees, or more nodes"),
+        );
+    }
+    if problems.is_empty() {
+        problems.extend(kinds(plan, workload, cluster));
+    }
+    problems
+}
+
+fn placement(plan: &Plan, there: u64) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if plan.placement.len() as u64 != plan.world() {
+        problems.push(
+            Problem::new("plan.placement", format!("names {} devices for {} ranks", plan.placement.len(), plan.world()))
+                .hint("one device for each rank, or leave it out"),
+        );
+    }
+    if let Some(device) = plan.placement.iter().find(|device| u64::from(device.raw()) >= there) {
+        problems.push(
+            Problem::new("plan.placement", format!("device {} does not exist", device.raw()))
+                .hint(format!("the cluster has devices 0 to {}", there.saturating_sub(1))),
+        );
+    }
+    let mut sorted = plan.placement.clone();
+    sorted.sort_unstable();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        problems.push(
+            Problem::new("plan.placement", format!("device {} carries two ranks", pair[0].raw()))
+                .hint("every rank has a device of its own"),
+        );
+    }
+    problems
+}
+
+/// Kinds of device: one in each tensor group, all able to compute in the precision.
+fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let runs = kind_runs(plan, cluster);
+    let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.data));
+    let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor));
+    if let Some(&[(_, before), (rank, after)]) = inside {
+        let name = |kind: DeviceKindId| &cluster.device_kind(kind).name;
+        problems.push(
+            Problem::new(
+                "plan.tensor",
+                format!(
+                    "the tensor group of replica {} on stage {} would join unlike devices, {} and {} (rank {rank})",
+                    rank / tensor % data,
+                    rank / (tensor * data),
+                    name(before),
+                    name(after)
+                ),
+            )
+            .hint("place each tensor group on devices of one kind"),
+        );
+    }
+    let mut used = runs.into_iter().map(|(_, kind)| kind).collect::<Vec<_>>();
+    used.sort_unstable();
+    used.dedup();
+    for kind in used.into_iter().map(|kind| cluster.device_kind(kind)) {
+        if kind.peak(workload.precision).is_none() {
+            let formats = kind.peak.iter().map(|(precision, _)| precision.name()).collect::<Vec<_>>();
+            problems.push(
+                Problem::new("training.precision", format!("{} does not compute in {}", kind.name, workload.precision.name()))
+                    .hint(format!("it computes in {}", formats.join(", "))),
+            );
+        }
+    }
+    problems
+}
+
+/// Kinds of the devices of all ranks, joined where they repeat: the first rank of each run and its kind.
+///
+/// Without a placement equal nodes are not walked over: of each group only so many ranks as show every kind at every
+/// place of a tensor group.
+fn kind_runs(plan: &Plan, cluster: &Cluster) -> Vec<(u64, DeviceKindId)> {
+    let mut runs: Vec<(u64, DeviceKindId)> = Vec::new();
+    let mut push = |rank: u64, kind: DeviceKindId| {
+        if runs.last().is_none_or(|(_, last)| *last != kind) {
+            runs.push((rank, kind));
+        }
+    };
+    for (rank, device) in (0u64..).zip(&plan.placement) {
+        push(rank, cluster.place(*device).device_kind);
+    }
+    let mut first = 0u64;
+    for group in cluster.groups.iter().filter(|_| plan.placement.is_empty()) {
+        let node = &cluster.node_kind(group.kind).devices;
+        let wide = node.len() as u64;
+        let end = (first + wide * u64::from(group.count)).min(plan.world());
+        let mixed = node.iter().any(|kind| *kind != node[0]);
+        let shown = if mixed { wide * u64::from(plan.tensor) } else { 1 };
+        for rank in (first..end).take(usize::try_from(shown).unwrap_or(usize::MAX)) {
+            push(rank, node[usize::try_from((rank - first) % wide).expect("a place in a node")]);
+        }
+        first += wide * u64::from(group.count);
+    }
+    runs
+}

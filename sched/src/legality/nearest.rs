@@ -1,0 +1,148 @@
+//! Legal plans near one that is not.
+
+use ir::{Cluster, Model, Plan, Recompute, StagePlan, Workload};
+
+use super::legal;
+
+/// How many nearest plans are worth reading.
+const WANTED: usize = 3;
+
+/// The nearest legal plans, nearest first, at most three; empty if no small change helps.
+///
+/// Changed are the degrees (each by a factor of at most 8), chunks per stage, microbatch size and count, the split of
+/// layers and sequence parallelism. Near means: few doublings of degrees and of the number of devices, few layers moved.
+#[must_use]
+pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Plan> {
+    let devices = cluster.devices();
+    let mut candidates: Vec<(u64, Plan)> = Vec::new();
+    let chunks = plan.chunks_per_stage().max(1);
+    for tensor in tensors(plan, model) {
+        for pipeline in pipelines(plan, model) {
+            for data in datas(plan, workload, u64::from(tensor) * u64::from(pipeline), devices) {
+                for size in sizes(plan, workload, data) {
+                    for chunks in [chunks, 1].into_iter().take(if chunks == 1 { 1 } else { 2 }) {
+                        let mut changed = plan.clone();
+                        let step = data * size;
+                        changed.tensor = tensor;
+                        changed.data = data;
+                        changed.microbatch_size = size;
+                        changed.microbatches = workload.global_batch / step.max(1);
+                        resplit(&mut changed, model, pipeline, chunks);
+                        candidates.extend(variants(plan, changed).map(|c| (distance(plan, &c, model), c)));
+                    }
+                }
+            }
+        }
+    }
+    candidates.sort_by_key(|(distance, _)| *distance);
+    let mut found: Vec<Plan> = Vec::new();
+    for (_, candidate) in candidates {
+        if !found.contains(&candidate) && legal(&candidate, model, workload, cluster).is_empty() {
+            found.push(candidate);
+            if found.len() == WANTED {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// With and without sequence parallelism where it can be, and without a placement where degrees changed.
+fn variants(plan: &Plan, mut changed: Plan) -> impl Iterator<Item = Plan> {
+    if changed.world() != plan.world() || changed.placement.len() as u64 != changed.world() {
+        changed.placement.clear();
+    }
+    let mut with = vec![changed.clone()];
+    if changed.sequence_parallel {
+        with.push(Plan { sequence_parallel: false, ..changed.clone() });
+    }
+    if !changed.placement.is_empty() {
+        with.push(Plan { placement: Vec::new(), ..changed });
+    }
+    with.into_iter()
+}
+
+fn within(size: u32, of: u32, factor: u32) -> bool {
+    let (size, of, factor) = (u64::from(size), u64::from(of.max(1)), u64::from(factor));
+    size <= of * factor && of <= size * factor
+}
+
+fn tensors(plan: &Plan, model: &Model) -> Vec<u32> {
+    let fits = |t: &u32| model.heads.is_multiple_of(*t) && model.kv_heads.is_multiple_of(*t) && model.ffn.is_multiple_of(*t);
+    (1..=model.kv_heads.min(1024)).filter(|t| within(*t, plan.tensor, 8)).filter(fits).collect()
+}
+
+fn pipelines(plan: &Plan, model: &Model) -> Vec<u32> {
+    let now = u32::try_from(plan.stages.len()).unwrap_or(u32::MAX).max(1);
+    let divides = |p: u32| model.layers.is_multiple_of(p) && within(p, now, 8);
+    let most = model.layers.min(now.saturating_mul(8)).min(4096);
+    (1..=most).filter(|p| *p == now || divides(*p)).collect()
+}
+
+fn datas(plan: &Plan, workload: &Workload, others: u64, devices: u64) -> Vec<u32> {
+    let most = u32::try_from(devices / others.max(1)).unwrap_or(u32::MAX).min(workload.global_batch);
+    let batch = workload.global_batch;
+    let mut divisors = (1..=most.min(1 << 16)).filter(|d| batch.is_multiple_of(*d) && within(*d, plan.data, 8)).collect::<Vec<_>>();
+    divisors.sort_by_key(|d| u64::from(plan.data.max(*d)) * 1024 / u64::from(plan.data.min(*d).max(1)));
+    divisors.truncate(8);
+    divisors
+}
+
+fn sizes(plan: &Plan, workload: &Workload, data: u32) -> Vec<u32> {
+    let share = workload.global_batch / data.max(1);
+    (1..=share.min(plan.microbatch_size.saturating_mul(8)).min(512))
+        .filter(|size| share.is_multiple_of(*size) && within(*size, plan.microbatch_size, 8))
+        .collect()
+}
+
+/// Gives a plan `pipeline` stages of `chunks` chunks; layers stay if they are right, and are balanced otherwise.
+fn resplit(plan: &mut Plan, model: &Model, pipeline: u32, chunks: u32) {
+    let sum = plan.stages.iter().flat_map(|stage| &stage.layers).map(|l| u64::from(*l)).sum::<u64>();
+    let same = plan.stages.len() == pipeline as usize
+        && plan.stages.iter().all(|stage| stage.layers.len() == chunks as usize)
+        && sum == u64::from(model.layers);
+    if same {
+        return;
+    }
+    let recompute = plan.stages.first().map_or(Recompute::None, |stage| stage.recompute);
+    plan.stages = balanced_stages(model.layers, pipeline, chunks, recompute);
+}
+
+/// `layers` over `pipeline` stages of `chunks` chunks as evenly as they go; what is left over goes to the chunks in the
+/// middle, for the first also holds the embedding and the last the head.
+#[must_use]
+pub fn balanced_stages(layers: u32, pipeline: u32, chunks: u32, recompute: Recompute) -> Vec<StagePlan> {
+    let total = pipeline * chunks;
+    let (each, over) = (layers / total, layers % total);
+    // Of the chunks that get one more, the first: the middle of the model, no earlier than after the first chunk.
+    let first = (total - over).div_ceil(2);
+    let of = |chunk: u32| each + u32::from((first..first + over).contains(&chunk));
+    let stage = |position: u32| StagePlan {
+        layers: (0..chunks).map(|slot| of(slot * pipeline + position)).collect(),
+        recompute,
+    };
+    (0..pipeline).map(stage).collect()
+}
+
+/// Thousandths of a doubling.
+fn doublings(a: u64, b: u64) -> u64 {
+    let ratio = libm::log2(a.max(1) as f64) - libm::log2(b.max(1) as f64);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 64000 and not negative")]
+    let thousandths = libm::round(ratio.abs() * 1000.0) as u64;
+    thousandths
+}
+
+fn distance(plan: &Plan, changed: &Plan, model: &Model) -> u64 {
+    let of = |a: u32, b: u32| doublings(u64::from(a), u64::from(b));
+    let degrees = of(plan.data, changed.data)
+        + of(plan.tensor, changed.tensor)
+        + doublings(plan.stages.len() as u64, changed.stages.len() as u64)
+        + of(plan.chunks_per_stage(), changed.chunks_per_stage());
+    let batch = of(plan.microbatch_size, changed.microbatch_size) + of(plan.microbatches, changed.microbatches) / 4;
+    let layers = |plan: &Plan| plan.stages.iter().flat_map(|stage| stage.layers.clone()).collect::<Vec<_>>();
+    let (before, after) = (layers(plan), layers(changed));
+    let moved = before.iter().zip(&after).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
+    let switches = u64::from(plan.sequence_parallel != changed.sequence_parallel) * 500
+        + u64::from(plan.placement != changed.placement) * 250;
+    degrees + batch + switches + doublings(plan.world(), changed.world()) / 2 + moved * 500 / u64::from(model.layers.max(1))
+}

@@ -1,0 +1,320 @@
+//! Which ranks may share a role: colour refinement over ranks and the links that their traffic crosses.
+//!
+//! Two ranks are alike if nothing that happens to one can differ from what happens to the other. Colours start as what is
+//! known of a rank alone (its position, its device's kind, where its groups lie) and of a link (its kind and capacity).
+//! Then, until the number of colours stands still, each rank's colour takes in the colours of its groups' members in
+//! order and of its flows (messages, and the ring edges of its groups), each flow's colour that of its ends and of the
+//! links it crosses, and each link's colour all flows that cross it: links carry the same colour only if they are loaded
+//! alike. The result is the coarsest equitable partition of this graph (Paige and Tarjan 1987; McKay 1981).
+//!
+//! Colours are 64-bit digests: two unlike ranks meet in one colour with probability below 2^-30 even over 2^17 colours,
+//! and verification of the program proves the symmetry again.
+
+use ir::cluster::Place;
+use ir::program::Digest;
+use ir::{Cluster, DeviceId, PhysicalLink, Plan, Rank};
+use rustc_hash::FxHashMap;
+
+/// The class of each rank, numbered in order of first appearance by rank.
+///
+/// `edges` are the pairs of positions between which activations go; `embedding` the pair that shares a tied embedding.
+pub(super) fn classes(
+    plan: &Plan,
+    cluster: &Cluster,
+    edges: &[(u32, u32)],
+    embedding: Option<(u32, u32)>,
+) -> Vec<u32> {
+    let graph = Graph::new(plan, cluster, edges, embedding);
+    let mut colours = graph.first_colours(plan, cluster);
+    let mut links = graph.link_colours.clone();
+    let mut count = distinct(&colours) + distinct(&links);
+    loop {
+        let (next, next_links) = graph.refine(&colours, &links);
+        let refined = distinct(&next) + distinct(&next_links);
+        if refined == count {
+            return number(&colours);
+        }
+        (colours, links, count) = (next, next_links, refined);
+    }
+}
+
+fn mix(words: &[u64]) -> u64 {
+    let mut digest = Digest::new();
+    for word in words {
+        digest.number(*word);
+    }
+    digest.finish()
+}
+
+fn distinct(colours: &[u64]) -> usize {
+    let mut sorted = colours.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted.len()
+}
+
+fn number(colours: &[u64]) -> Vec<u32> {
+    let mut seen: FxHashMap<u64, u32> = FxHashMap::default();
+    let mut class = |colour| {
+        let next = u32::try_from(seen.len()).expect("more classes than ranks");
+        *seen.entry(colour).or_insert(next)
+    };
+    colours.iter().map(|colour| class(*colour)).collect()
+}
+
+/// Ranks of one group instance, as an arithmetic family.
+#[derive(Clone, Copy)]
+pub(super) struct Family {
+    /// Ranks of one instance: `first + i * stride + j * jump` for `i < count`, `j < jumps`, in order of `j`, then `i`.
+    count: u32,
+    stride: u32,
+    jumps: u32,
+    jump: u32,
+}
+
+impl Family {
+    /// Tensor, data and model groups, in this order, and the first member of each of their instances.
+    pub(super) fn all(plan: &Plan) -> [(Self, Vec<u32>); 3] {
+        let (tensor, data, pipeline) = (plan.tensor, plan.data, plan.pipeline());
+        let line = |count, stride| Self { count, stride, jumps: 1, jump: 0 };
+        let tensors = (0..data * pipeline).map(|i| i * tensor).collect();
+        let datas = (0..pipeline).flat_map(|p| (0..tensor).map(move |t| p * data * tensor + t)).collect();
+        let models = (0..data).map(|d| d * tensor).collect();
+        let model = Self { count: tensor, stride: 1, jumps: pipeline, jump: data * tensor };
+        [(line(tensor, 1), tensors), (line(data, tensor), datas), (model, models)]
+    }
+    /// Members of the instance whose first member is `first`.
+    pub(super) fn members(self, first: u32) -> impl Iterator<Item = u32> {
+        (0..self.jumps).flat_map(move |j| (0..self.count).map(move |i| first + i * self.stride + j * self.jump))
+    }
+    /// Ranks of one instance.
+    pub(super) const fn size(self) -> u32 {
+        self.count * self.jumps
+    }
+}
+
+/// Traffic from one rank to another.
+struct Flow {
+    class: u64,
+    from: u32,
+    to: u32,
+    links: (u32, u32),
+}
+
+struct Graph {
+    world: usize,
+    families: [(Family, Vec<u32>); 3],
+    places: Vec<Place>,
+    flows: Vec<Flow>,
+    /// Links of all flows, by flow.
+    crossed: Vec<u32>,
+    link_ids: FxHashMap<PhysicalLink, u32>,
+    link_colours: Vec<u64>,
+}
+
+/// Classes of flow. Ring edges of the three families come first.
+const MESSAGE_FORWARD: u64 = 3;
+const MESSAGE_BACKWARD: u64 = 4;
+const TIED: u64 = 5;
+
+impl Graph {
+    fn new(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], embedding: Option<(u32, u32)>) -> Self {
+        let world = u32::try_from(plan.world()).expect("a world checked by legality");
+        let places = (0..world).map(|rank| cluster.place(plan.device(Rank::new(rank)))).collect();
+        let mut graph = Self {
+            world: world as usize,
+            families: Family::all(plan),
+            places,
+            flows: Vec::new(),
+            crossed: Vec::new(),
+            link_ids: FxHashMap::default(),
+            link_colours: Vec::new(),
+        };
+        let wide = plan.data * plan.tensor;
+        let messages = edges.iter().flat_map(|&(a, b)| [(MESSAGE_FORWARD, a, b), (MESSAGE_BACKWARD, b, a)]);
+        let tied = embedding.into_iter().flat_map(|(a, b)| [(TIED, a, b), (TIED, b, a)]);
+        for (class, from, to) in messages.chain(tied) {
+            for lane in 0..wide {
+                graph.flow(plan, cluster, class, from * wide + lane, to * wide + lane);
+            }
+        }
+        let families = graph.families.clone();
+        for (class, (family, firsts)) in (0u64..).zip(&families) {
+            for &first in firsts.iter().filter(|_| family.size() > 1) {
+                let mut previous = None;
+                for member in family.members(first).chain([first]) {
+                    if let Some(previous) = previous {
+                        graph.flow(plan, cluster, class, previous, member);
+                    }
+                    previous = Some(member);
+                }
+            }
+        }
+        graph
+    }
+
+    fn flow(&mut self, plan: &Plan, cluster: &Cluster, class: u64, from: u32, to: u32) {
+        let start = self.crossed.len();
+        let (a, b) = (plan.device(Rank::new(from)), plan.device(Rank::new(to)));
+        let (from_place, to_place) = (self.places[from as usize], self.places[to as usize]);
+        links_between(cluster, (a, from_place), (b, to_place), |link| {
+            let next = u32::try_from(self.link_ids.len()).expect("more links than u32");
+            let id = *self.link_ids.entry(link).or_insert_with(|| {
+                self.link_colours.push(link_colour(cluster, link));
+                next
+            });
+            self.crossed.push(id);
+        });
+        let range = |n: usize| u32::try_from(n).expect("more crossings than u32");
+        self.flows.push(Flow { class, from, to, links: (range(start), range(self.crossed.len())) });
+    }
+
+    /// What is known of each rank alone: position, device kind, and where each of its groups lies.
+    fn first_colours(&self, plan: &Plan, cluster: &Cluster) -> Vec<u64> {
+        let wide = (plan.data * plan.tensor) as usize;
+        let mut colours = (0..self.world)
+            .map(|rank| mix(&[(rank / wide) as u64, u64::from(self.places[rank].device_kind.raw())]))
+            .collect::<Vec<_>>();
+        for (axis, (family, firsts)) in (10u64..).zip(&self.families) {
+            for &first in firsts {
+                let signature = self.signature(*family, first, cluster);
+                for member in family.members(first) {
+                    let colour = &mut colours[member as usize];
+                    *colour = mix(&[*colour, axis, signature]);
+                }
+            }
+        }
+        colours
+    }
+
+    /// What prices a collective of this group: members per node, in node order, widest path, first node's kind.
+    fn signature(&self, family: Family, first: u32, cluster: &Cluster) -> u64 {
+        let mut digest = Digest::new();
+        let place = self.places[first as usize];
+        digest.number(u64::from(place.node_kind.raw()));
+        let mut nodes = family
+            .members(first)
+            .map(|member| {
+                let place = self.places[member as usize];
+                let size = cluster.node_kind(place.node_kind).domain_size.max(1);
+                (place.node, place.local / size)
+            })
+            .collect::<Vec<_>>();
+        nodes.sort_unstable();
+        let spine = nodes.iter().any(|(node, _)| cluster.leaf(*node) != cluster.leaf(nodes[0].0));
+        digest.number(u64::from(spine));
+        let mut sizes = nodes
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|node| (node.len(), node.chunk_by(|a, b| a.1 == b.1).count()))
+            .collect::<Vec<_>>();
+        sizes.sort_unstable();
+        for (members, domains) in sizes {
+            digest.number(members as u64);
+            digest.number(domains as u64);
+        }
+        digest.finish()
+    }
+
+    /// One round: new colours of ranks and links.
+    fn refine(&self, colours: &[u64], links: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let mut ranks = vec![0u64; self.world];
+        let mut loads = vec![0u64; links.len()];
+        for (axis, (family, firsts)) in (20u64..).zip(&self.families) {
+            for &first in firsts.iter().filter(|_| family.size() > 1) {
+                let mut digest = Digest::new();
+                digest.number(axis);
+                for member in family.members(first) {
+                    digest.number(colours[member as usize]);
+                }
+                let group = digest.finish();
+                for member in family.members(first) {
+                    ranks[member as usize] = ranks[member as usize].wrapping_add(group);
+                }
+            }
+        }
+        for flow in &self.flows {
+            let crossed = &self.crossed[flow.links.0 as usize..flow.links.1 as usize];
+            let mut digest = Digest::new();
+            digest.number(flow.class);
+            digest.number(colours[flow.from as usize]);
+            digest.number(colours[flow.to as usize]);
+            for link in crossed {
+                digest.number(links[*link as usize]);
+            }
+            let colour = digest.finish();
+            let take = |sum: &mut u64, role: u64| *sum = sum.wrapping_add(mix(&[colour, role]));
+            take(&mut ranks[flow.from as usize], 1);
+            take(&mut ranks[flow.to as usize], 2);
+            for (place, link) in (3u64..).zip(crossed) {
+                take(&mut loads[*link as usize], place);
+            }
+        }
+        let join = |old: &[u64], new: Vec<u64>| old.iter().zip(new).map(|(o, n)| mix(&[*o, n])).collect::<Vec<_>>();
+        (join(colours, ranks), join(links, loads))
+    }
+}
+
+/// [`Cluster::links`] with the places known.
+fn links_between(
+    cluster: &Cluster,
+    (from, a): (DeviceId, Place),
+    (to, b): (DeviceId, Place),
+    mut cross: impl FnMut(PhysicalLink),
+) {
+    use PhysicalLink::{DomainIn, DomainOut, HostIn, HostOut, LeafDown, LeafUp, NicIn, NicOut};
+    if from == to {
+    } else if a.node == b.node {
+        let size = cluster.node_kind(a.node_kind).domain_size.max(1);
+        if a.local / size == b.local / size {
+            cross(DomainOut(from));
+            cross(DomainIn(to));
+        } else {
+            cross(HostOut(from));
+            cross(HostIn(to));
+        }
+    } else {
+        cross(NicOut(a.node, cluster.nic_of(a)));
+        let (up, down) = (cluster.leaf(a.node), cluster.leaf(b.node));
+        if up != down {
+            cross(LeafUp(up));
+            cross(LeafDown(down));
+        }
+        cross(NicIn(b.node, cluster.nic_of(b)));
+    }
+}
+
+fn link_colour(cluster: &Cluster, link: PhysicalLink) -> u64 {
+    use PhysicalLink::{DomainIn, DomainOut, HostIn, HostOut, LeafDown, LeafUp, NicIn, NicOut};
+    let device = |device: DeviceId| u64::from(cluster.place(device).node_kind.raw());
+    let (kind, owner) = match link {
+        DomainOut(d) => (0, device(d)),
+        DomainIn(d) => (1, device(d)),
+        HostOut(d) => (2, device(d)),
+        HostIn(d) => (3, device(d)),
+        NicOut(n, _) => (4, u64::from(cluster.kind_of_node(n).raw())),
+        NicIn(n, _) => (5, u64::from(cluster.kind_of_node(n).raw())),
+        LeafUp(_) => (6, 0),
+        LeafDown(_) => (7, 0),
+    };
+    mix(&[kind, owner, cluster.capacity(link).get().to_bits()])
+}
+
+#[cfg(test)]
+mod tests {
+    use ir::Path;
+
+    use super::*;
+
+    #[test]
+    fn links_are_those_of_the_cluster() {
+        let cluster = crate::testing::two_leaves_of_unlike_nodes();
+        let devices = u32::try_from(cluster.devices()).unwrap();
+        for (a, b) in (0..devices).flat_map(|a| (0..devices).map(move |b| (a, b))) {
+            let (a, b) = (DeviceId::new(a), DeviceId::new(b));
+            let mut links = Vec::new();
+            links_between(&cluster, (a, cluster.place(a)), (b, cluster.place(b)), |link| links.push(link));
+            assert_eq!(links, cluster.links(a, b), "{a} to {b}, {:?}", cluster.path(a, b));
+            assert_eq!(links.is_empty(), cluster.path(a, b) == Path::Local);
+        }
+    }
+}

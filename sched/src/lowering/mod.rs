@@ -1,0 +1,223 @@
+//! From a plan to a program.
+//!
+//! Each pipeline position gets one instruction list from its row of the schedule's grid. Ranks of a position that are not
+//! alike (unlike devices, paths, or loads of the links they share) get a role of their own with the same list: see
+//! [`colour`]. So a program is as large as its distinct roles, however many ranks carry them out.
+
+mod colour;
+mod emit;
+mod end;
+mod groups;
+mod template;
+
+#[cfg(test)]
+mod tests;
+
+use cost::memory;
+use ir::counts::{Shape, message_bytes};
+use ir::grid::{Action, Grid};
+use ir::program::{Chunk, Direction, Layout, RankSet};
+use ir::{Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, Workload};
+
+use crate::layout::{chunks, layout};
+use crate::schedules::{self, Order};
+use crate::legality;
+use emit::Emitter;
+use groups::Groups;
+use template::Templates;
+
+/// Whether like ranks share a role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Folding {
+    /// They do: the program is as large as its distinct roles.
+    Folded,
+    /// Every rank has a role of its own.
+    Flat,
+}
+
+/// Lowers a plan.
+///
+/// # Errors
+/// Every reason why the plan is not legal ([`legality::legal`]).
+pub fn lower(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
+    lower_as(Folding::Folded, plan, model, workload, cluster)
+}
+
+/// Lowers a plan to a folded or to a flat program.
+///
+/// # Errors
+/// Every reason why the plan is not legal ([`legality::legal`]).
+pub fn lower_as(
+    folding: Folding,
+    plan: &Plan,
+    model: &Model,
+    workload: &Workload,
+    cluster: &Cluster,
+) -> Result<Program, Vec<Problem>> {
+    let problems = legality::legal(plan, model, workload, cluster);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let layout = layout(plan);
+    let lowering = Lowering::new(plan, model, workload, &layout)?;
+    Ok(lowering.program(folding, cluster))
+}
+
+/// Everything that the lists of all positions share.
+pub(crate) struct Lowering<'a> {
+    plan: &'a Plan,
+    model: &'a Model,
+    workload: &'a Workload,
+    layout: &'a Layout,
+    grid: Grid,
+    chunks: Vec<Chunk>,
+    templates: Vec<Templates>,
+    message_bytes: Bytes,
+    /// Receives of each position in the order of the grid, by direction: the chunk that reads and the microbatch.
+    receives: Vec<[Vec<(ChunkId, MicrobatchId)>; 2]>,
+    /// Positions of the first and of the last chunk, if they share a tied embedding.
+    embedding: Option<(u32, u32)>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(
+        plan: &'a Plan,
+        model: &'a Model,
+        workload: &'a Workload,
+        layout: &'a Layout,
+    ) -> Result<Self, Vec<Problem>> {
+        let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
+        let chunks = chunks(plan);
+        let shape = Shape { model, workload, layout };
+        let templates = chunks.iter().map(|chunk| Templates::new(shape, chunk)).collect();
+        let receives = receives(&grid, &chunks);
+        let embedding = embedding_positions(model, &chunks);
+        Ok(Self {
+            plan,
+            model,
+            workload,
+            layout,
+            grid,
+            templates,
+            message_bytes: message_bytes(shape),
+            receives,
+            embedding,
+            chunks,
+        })
+    }
+
+    pub(crate) const fn shape(&self) -> Shape<'_> {
+        Shape { model: self.model, workload: self.workload, layout: self.layout }
+    }
+
+    fn chunk(&self, id: ChunkId) -> &Chunk {
+        &self.chunks[id.index()]
+    }
+
+    /// Pairs of positions between which activations go.
+    fn edges(&self) -> Vec<(u32, u32)> {
+        let stages = self.chunks.windows(2).map(|pair| (pair[0].stage.raw(), pair[1].stage.raw()));
+        let mut edges = stages.filter(|(a, b)| a != b).collect::<Vec<_>>();
+        edges.sort_unstable();
+        edges.dedup();
+        edges
+    }
+
+    fn program(&self, folding: Folding, cluster: &Cluster) -> Program {
+        let classes = colour::classes(self.plan, cluster, &self.edges(), self.embedding);
+        let groups = Groups::new(self.plan, &classes, self.embedding);
+        let world = u32::try_from(classes.len()).expect("a world checked by legality");
+        let (role_of, members) = match folding {
+            Folding::Folded => (classes.clone(), members(&classes)),
+            Folding::Flat => ((0..world).collect(), (0..world).map(|rank| RankSet::run(rank, 1, 1)).collect()),
+        };
+        let lists = (0..self.layout.pipeline).map(|position| Emitter::new(self, position).emit()).collect::<Vec<_>>();
+        let wide = self.layout.data * self.layout.tensor;
+        let roles = members
+            .into_iter()
+            .map(|ranks| {
+                let first = ranks.first().raw();
+                let list = &lists[(first / wide) as usize];
+                self.role(list, ranks, cluster, |op| resolve(op, first, &role_of, &groups))
+            })
+            .collect();
+        Program {
+            model: self.model.clone(),
+            workload: self.workload.clone(),
+            layout: self.layout.clone(),
+            chunks: self.chunks.clone(),
+            groups: groups.families,
+            roles,
+            placement: self.plan.placement.clone(),
+        }
+    }
+
+    /// A position's list as the role of some of its ranks.
+    fn role(&self, list: &Role, ranks: RankSet, cluster: &Cluster, map: impl FnMut(Op) -> Op) -> Role {
+        let device = self.plan.device(ranks.first());
+        let kind = cluster.device_kind(cluster.place(device).device_kind);
+        let mut role = list.relabelled(ranks, map);
+        role.buffers[end::RESERVE].bytes = memory::reserve(kind);
+        role
+    }
+}
+
+/// An op of a position's list as the rank `first` carries it out.
+fn resolve(op: Op, first: u32, role_of: &[u32], groups: &Groups) -> Op {
+    let role = |shift: i64| {
+        let rank = Rank::new(first).raw();
+        let other = usize::try_from(i64::from(rank) + shift).expect("a peer outside the world");
+        RoleId::new(role_of[other])
+    };
+    match op {
+        Op::Collective { kind, group, payload, bytes } => {
+            Op::Collective { kind, group: groups.family(group, first), payload, bytes }
+        }
+        Op::Send { mut peer, message, bytes } => {
+            peer.role = role(peer.shift);
+            Op::Send { peer, message, bytes }
+        }
+        Op::Receive { mut peer, message, bytes } => {
+            peer.role = role(peer.shift);
+            Op::Receive { peer, message, bytes }
+        }
+        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => op,
+    }
+}
+
+/// The ranks of each class.
+fn members(classes: &[u32]) -> Vec<RankSet> {
+    let count = classes.iter().max().map_or(0, |last| last + 1);
+    let mut members = vec![Vec::new(); count as usize];
+    for (rank, class) in (0u32..).zip(classes) {
+        members[*class as usize].push(rank);
+    }
+    members.into_iter().map(RankSet::from_ascending).collect()
+}
+
+/// The positions that must agree on the gradient of a tied embedding: those of the first and last chunk, if they differ.
+pub(crate) fn embedding_positions(model: &Model, chunks: &[Chunk]) -> Option<(u32, u32)> {
+    let (first, last) = (chunks.first()?.stage.raw(), chunks.last()?.stage.raw());
+    (model.tied_head && first != last).then_some((first, last))
+}
+
+/// What each position receives, in the order of its producers.
+fn receives(grid: &Grid, chunks: &[Chunk]) -> Vec<[Vec<(ChunkId, MicrobatchId)>; 2]> {
+    let total = u32::try_from(chunks.len()).expect("more chunks than u32");
+    let order = Order::of(grid, total).expect("legality checked the grid");
+    let mut receives = vec![[Vec::new(), Vec::new()]; grid.rows.len()];
+    for (row, place) in order.cells {
+        let cell = grid.rows[row as usize][place as usize];
+        let (direction, reader) = match cell.action {
+            Action::Forward => (Direction::Forward, Some(cell.chunk.index() + 1)),
+            Action::Backward | Action::BackwardInput => (Direction::Backward, cell.chunk.index().checked_sub(1)),
+            Action::BackwardWeight => continue,
+        };
+        if let Some((reader, chunk)) = reader.and_then(|reader| Some((reader, chunks.get(reader)?)))
+            && chunk.stage.raw() != row
+        {
+            receives[chunk.stage.index()][direction as usize].push((ChunkId::at(reader), cell.microbatch));
+        }
+    }
+    receives
+}

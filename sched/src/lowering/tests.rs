@@ -1,0 +1,107 @@
+use std::time::Instant;
+
+use ir::program::unfold::unfold;
+use ir::{Fabric, NodeGroup, NodeKindId, Op, Schedule, VerifiedProgram};
+
+use super::*;
+use crate::testing::{dgx, gpt3, node, plan, random_case, small_model, workload};
+
+fn shown(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn random_legal_plans_lower_to_sound_programs_folded_and_flat() {
+    let mut roles = 0;
+    for seed in 0..400 {
+        let (plan, model, work, cluster) = random_case(seed);
+        let say = |what: &str| format!("seed {seed}: {what}\n{plan:#?}");
+        let folded = lower(&plan, &model, &work, &cluster).unwrap_or_else(|p| panic!("{}", say(&shown(&p))));
+        let flat = lower_as(Folding::Flat, &plan, &model, &work, &cluster).unwrap();
+        assert!(unfold(&folded) == flat, "{}", say("folded and flat differ"));
+        roles += folded.roles.len() - plan.stages.len();
+        for program in [folded, flat] {
+            if let Err(problems) = VerifiedProgram::new(program) {
+                panic!("{}", say(&shown(&problems)));
+            }
+        }
+    }
+    assert!(roles > 100, "the swarm splits roles: {roles} more than positions");
+}
+
+#[test]
+fn large_programs_are_small_and_fast() {
+    let model = gpt3();
+    let work = workload(2048, 1536);
+    let mut gpt = plan(&model, &work, [16, 8, 8, 1], Schedule::OneForwardOneBackward);
+    gpt.zero = ir::ZeroStage::Zero1;
+    check_speed("175B on 1,024", &gpt, &model, &work, &dgx(128), 8, 60);
+
+    let mut llama = small_model(126);
+    (llama.hidden, llama.heads, llama.kv_heads, llama.head_dim) = (16384, 128, 8, 128);
+    (llama.ffn, llama.vocabulary) = (53248, 128_256);
+    let work = workload(8192, 2048);
+    let plan = plan(&llama, &work, [128, 8, 16, 1], Schedule::OneForwardOneBackward);
+    check_speed("405B on 16,384", &plan, &llama, &work, &dgx(2048), 16, 100);
+}
+
+fn check_speed(name: &str, plan: &Plan, model: &Model, work: &Workload, cluster: &Cluster, roles: usize, limit_ms: u128) {
+    let mut best = u128::MAX;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let program = lower(plan, model, work, cluster).unwrap_or_else(|p| panic!("{}", shown(&p)));
+        best = best.min(start.elapsed().as_micros());
+        assert_eq!(program.roles.len(), roles, "{name}");
+    }
+    // Only an optimised build is timed.
+    assert!(cfg!(debug_assertions) || best < limit_ms * 1000, "{name}: lowered in {best} us, more than {limit_ms} ms");
+}
+
+#[test]
+fn unlike_loads_split_roles() {
+    let model = small_model(4);
+    let work = workload(32, 8);
+    // Three nodes of eight devices behind one NIC: replicas of two ranks, so that all lie alike in their node.
+    let mut cluster = dgx(4);
+    cluster.node_kinds = vec![node("one-nic", &[0; 8], 8, 1)];
+    let like = plan(&model, &work, [4, 2, 4, 1], Schedule::OneForwardOneBackward);
+    assert_eq!(lower(&like, &model, &work, &cluster).unwrap().roles.len(), 4);
+    // Two of four nodes under a leaf: the boundaries between leaves are others than those inside.
+    cluster.fabric = Fabric { leaf_nodes: 2, oversubscription: 1.0 };
+    assert_eq!(lower(&like, &model, &work, &cluster).unwrap().roles.len(), 4);
+    // A slower kind of node for the last stage changes no one else.
+    cluster.device_kinds.push(crate::testing::device("other", 40));
+    cluster.node_kinds.push(node("other", &[1; 8], 8, 1));
+    cluster.groups = vec![
+        NodeGroup { kind: NodeKindId::new(0), count: 3 },
+        NodeGroup { kind: NodeKindId::new(1), count: 1 },
+    ];
+    assert_eq!(lower(&like, &model, &work, &cluster).unwrap().roles.len(), 4);
+    // Replicas across the border of unlike nodes do.
+    let across = plan(&model, &work, [8, 2, 2, 1], Schedule::OneForwardOneBackward);
+    let program = lower(&across, &model, &work, &cluster).unwrap();
+    assert!(program.roles.len() > 2, "{} roles", program.roles.len());
+}
+
+#[test]
+fn receives_come_in_the_order_of_need() {
+    for (p, v, m) in [(4, 1, 8), (4, 2, 8), (3, 2, 9), (2, 3, 10), (4, 2, 3)] {
+        let model = small_model(p * v);
+        let work = workload(32, m);
+        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1] {
+            let plan = plan(&model, &work, [1, 1, p, v], schedule);
+            if !crate::legal(&plan, &model, &work, &dgx(4)).is_empty() {
+                continue;
+            }
+            let program = lower(&plan, &model, &work, &dgx(4)).unwrap();
+            for role in &program.roles {
+                for (at, instruction) in role.instructions().iter().enumerate() {
+                    if matches!(instruction.op, Op::Receive { .. }) {
+                        let next = &role.instructions()[at + 1];
+                        assert!(role.waits(next).contains(&ir::InstructionId::at(at)), "{p} {v} {m}: i{at} is early");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The ops of one pass of one chunk: which units run together and which collectives stand between them.
+//!
+//! This is the only enumeration: lowering emits it and the closed-form evaluator sums its prices.
+//!
+//! The ops of a rank's passes form one chain: each begins when the one before has ended, whichever stream it queues on.
+//!
+//! * One tensor rank: the whole chunk is one instruction.
+//! * Tensor parallelism (Shoeybi et al. 2019): an all-reduce of each partial output on the way up, and of each partial
+//!   input gradient on the way down.
+//! * With sequence parallelism (Korthikanti et al. 2022): a reduce-scatter in place of each all-reduce, and gathers
+//!   of a body's input before it, of its output gradient and again of its input before its backward pass.
+//! * Full recomputation: directly before the first backward instruction that touches a layer, its units run forward
+//!   again, with their collectives except the last (nobody reads the layer's output); backward instructions end at layer
+//!   boundaries, so that one layer's activations are back at a time.
+
+use ir::counts::{Shape, payload_bytes};
+use ir::grid::Action;
+use ir::program::{Chunk, CollectiveKind, Layout, Pass, Payload, Unit, UnitRange, UnitTensor};
+use ir::{Bytes, ChunkId, MicrobatchId, Recompute};
+
+/// One op of a pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PassOp {
+    /// Consecutive units.
+    Compute {
+        /// What is done with them.
+        pass: Pass,
+        /// Which.
+        units: UnitRange,
+    },
+    /// A collective over the tensor group.
+    Collective {
+        /// Which.
+        kind: CollectiveKind,
+        /// Which tensor of the unit.
+        tensor: UnitTensor,
+        /// The unit's position in the chunk; the statistics of the loss are those of the head.
+        unit: u32,
+        /// The pass that needs it.
+        pass: Pass,
+    },
+}
+
+/// The ops of a pass of a chunk, in order.
+///
+/// # Panics
+/// If the chunk is empty.
+#[must_use]
+pub fn pass_ops(chunk: &Chunk, layout: &Layout, action: Action) -> Vec<PassOp> {
+    assert!(chunk.units() > 0, "a pass of an empty chunk");
+    let mut walk = Walk { chunk, layout, ops: Vec::new() };
+    match action {
+        Action::Forward => walk.forward(chunk.all_units(), Pass::Forward),
+        Action::Backward => walk.backward(Pass::Backward),
+        Action::BackwardInput => walk.backward(Pass::BackwardInput),
+        Action::BackwardWeight => {
+            walk.ops.push(PassOp::Compute { pass: Pass::BackwardWeight, units: chunk.all_units() });
+        }
+    }
+    walk.ops
+}
+
+/// Bytes of the whole buffer of a collective of a pass; the same for every chunk and microbatch.
+#[must_use]
+pub fn collective_bytes(shape: Shape<'_>, tensor: UnitTensor) -> Bytes {
+    let (chunk, microbatch) = (ChunkId::new(0), MicrobatchId::new(0));
+    payload_bytes(shape, Payload::Activation { tensor, chunk, unit: 0, microbatch, pass: Pass::Forward })
+}
+
+/// How the tensor group divides the work of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Division {
+    Whole,
+    Tensor,
+    Sequence,
+}
+
+impl Division {
+    const fn of(layout: &Layout) -> Self {
+        match (layout.tensor, layout.sequence_parallel) {
+            (0 | 1, _) => Self::Whole,
+            (_, false) => Self::Tensor,
+            (_, true) => Self::Sequence,
+        }
+    }
+}
+
+struct Walk<'a> {
+    chunk: &'a Chunk,
+    layout: &'a Layout,
+    ops: Vec<PassOp>,
+}
+
+impl Walk<'_> {
+    /// Up through `units`: what must be gathered before a unit, the units, what must be reduced after one.
+    fn forward(&mut self, units: UnitRange, pass: Pass) {
+        let division = Division::of(self.layout);
+        let mut start = units.start;
+        for position in units.start..units.end {
+            let unit = self.chunk.unit(position);
+            let before = match (division, unit) {
+                (Division::Sequence, Unit::Attention(_) | Unit::Mlp(_) | Unit::Head) => {
+                    Some((CollectiveKind::AllGather, UnitTensor::Input, position))
+                }
+                (Division::Tensor | Division::Sequence, Unit::Loss) => {
+                    Some((CollectiveKind::AllGather, UnitTensor::LossStatistics, position - 1))
+                }
+                _ => None,
+            };
+            if let Some((kind, tensor, unit)) = before {
+                self.compute(pass, start, position);
+                self.ops.push(PassOp::Collective { kind, tensor, unit, pass });
+                start = position;
+            }
+            let partial = matches!(unit, Unit::Embedding | Unit::Attention(_) | Unit::Mlp(_));
+            // Nobody reads the output of a recomputed layer.
+            let read = pass != Pass::Recompute || position + 1 < units.end;
+            let kind = match division {
+                Division::Whole => None,
+                Division::Tensor => Some(CollectiveKind::AllReduce),
+                Division::Sequence => Some(CollectiveKind::ReduceScatter),
+            };
+            if let Some(kind) = kind.filter(|_| partial && read) {
+                self.compute(pass, start, position + 1);
+                self.ops.push(PassOp::Collective { kind, tensor: UnitTensor::Output, unit: position, pass });
+                start = position + 1;
+            }
+        }
+        self.compute(pass, start, units.end);
+    }
+
+    /// Down through the whole chunk.
+    fn backward(&mut self, pass: Pass) {
+        let division = Division::of(self.layout);
+        let mut end = self.chunk.units();
+        for position in (0..self.chunk.units()).rev() {
+            let unit = self.chunk.unit(position);
+            if self.chunk.recompute == Recompute::Full && matches!(unit, Unit::Mlp(_)) {
+                self.compute(pass, position + 1, end);
+                end = position + 1;
+                self.forward(UnitRange { start: position - 3, end: position + 1 }, Pass::Recompute);
+            }
+            if division == Division::Sequence {
+                let gather = |tensor, unit| PassOp::Collective { kind: CollectiveKind::AllGather, tensor, unit, pass };
+                let before: &[PassOp] = match unit {
+                    Unit::Attention(_) | Unit::Mlp(_) => {
+                        &[gather(UnitTensor::OutputGradient, position), gather(UnitTensor::Input, position)]
+                    }
+                    Unit::Embedding => &[gather(UnitTensor::OutputGradient, position)],
+                    Unit::Loss => &[gather(UnitTensor::Input, position - 1)],
+                    Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm | Unit::Head => &[],
+                };
+                if !before.is_empty() {
+                    self.compute(pass, position + 1, end);
+                    end = position + 1;
+                    self.ops.extend_from_slice(before);
+                }
+            }
+            let kind = match division {
+                Division::Whole => None,
+                Division::Tensor => Some(CollectiveKind::AllReduce),
+                Division::Sequence => Some(CollectiveKind::ReduceScatter),
+            };
+            let partial = matches!(unit, Unit::Attention(_) | Unit::Mlp(_) | Unit::Head);
+            if let Some(kind) = kind.filter(|_| partial) {
+                self.compute(pass, position, end);
+                end = position;
+                self.ops.push(PassOp::Collective { kind, tensor: UnitTensor::InputGradient, unit: position, pass });
+            }
+        }
+        self.compute(pass, 0, end);
+    }
+
+    fn compute(&mut self, pass: Pass, start: u32, end: u32) {
+        if start < end {
+            self.ops.push(PassOp::Compute { pass, units: UnitRange { start, end } });
+        }
+    }
+}

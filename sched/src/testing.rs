@@ -1,0 +1,194 @@
+//! What the tests of this crate share: small clusters, models, workloads and random legal plans.
+
+use ir::{
+    AdamW, AttentionKernel, Bytes, BytesPerSecond, Cluster, CollectiveAlgorithm, DeviceKind, DeviceKindId, Fabric,
+    FlopsPerSecond, Link, MlpKind, Model, NodeGroup, NodeKind, NodeKindId, NormKind, Plan, Positions, Precision,
+    Recompute, Schedule, SimDuration, Workload, ZeroStage,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::legality::{balanced_stages, legal};
+
+pub(crate) fn device(name: &str, memory_gib: u64) -> DeviceKind {
+    DeviceKind {
+        name: name.into(),
+        calibration: "test".into(),
+        peak: vec![
+            (Precision::Bf16, FlopsPerSecond::new(312e12).unwrap()),
+            (Precision::Fp32, FlopsPerSecond::new(19.5e12).unwrap()),
+        ],
+        memory: Bytes::from_gib(memory_gib),
+        memory_bandwidth: BytesPerSecond::new(2039e9).unwrap(),
+        multiprocessors: 108,
+        slowdown: 1.0,
+        usd_per_hour: None,
+        source: "test".into(),
+    }
+}
+
+fn link(name: &str, gigabytes: f64, microseconds: u64) -> Link {
+    Link {
+        name: name.into(),
+        bandwidth: BytesPerSecond::new(gigabytes * 1e9).unwrap(),
+        latency: SimDuration::from_nanoseconds(microseconds * 1000),
+    }
+}
+
+pub(crate) fn node(name: &str, kinds: &[u32], domain_size: u32, nics: u32) -> NodeKind {
+    NodeKind {
+        name: name.into(),
+        devices: kinds.iter().map(|kind| DeviceKindId::new(*kind)).collect(),
+        domain_size,
+        domain_link: link("nvlink3", 300.0, 2),
+        host_link: link("pcie4", 32.0, 3),
+        nics,
+        nic: link("hdr", 25.0, 5),
+    }
+}
+
+/// `nodes` nodes of eight equal devices with eight NICs under one switch.
+pub(crate) fn dgx(nodes: u32) -> Cluster {
+    Cluster {
+        device_kinds: vec![device("a100-80", 80)],
+        node_kinds: vec![node("dgx-a100", &[0; 8], 8, 8)],
+        groups: vec![NodeGroup { kind: NodeKindId::new(0), count: nodes }],
+        fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+    }
+}
+
+/// Two leaf switches over nodes of two kinds: four devices in two domains behind one NIC, and two with a NIC each.
+pub(crate) fn two_leaves_of_unlike_nodes() -> Cluster {
+    Cluster {
+        device_kinds: vec![device("fast", 80), device("slow", 40)],
+        node_kinds: vec![node("wide", &[0; 4], 2, 1), node("narrow", &[1; 2], 2, 2)],
+        groups: vec![
+            NodeGroup { kind: NodeKindId::new(0), count: 3 },
+            NodeGroup { kind: NodeKindId::new(1), count: 2 },
+        ],
+        fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0 },
+    }
+}
+
+pub(crate) fn small_model(layers: u32) -> Model {
+    Model {
+        name: "small".into(),
+        hidden: 64,
+        layers,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 8,
+        ffn: 256,
+        vocabulary: 1000,
+        norm: NormKind::RmsNorm,
+        norm_epsilon: 1e-5,
+        positions: Positions::Rope { theta: 1e4 },
+        mlp: MlpKind::SwiGlu,
+        qkv_bias: false,
+        projection_bias: false,
+        mlp_bias: false,
+        tied_head: false,
+    }
+}
+
+/// GPT-3 175B (Brown et al. 2020).
+pub(crate) fn gpt3() -> Model {
+    Model {
+        name: "gpt3-175b".into(),
+        hidden: 12288,
+        layers: 96,
+        heads: 96,
+        kv_heads: 96,
+        head_dim: 128,
+        ffn: 49152,
+        vocabulary: 51200,
+        norm: NormKind::LayerNorm,
+        norm_epsilon: 1e-5,
+        positions: Positions::Learned { maximum: 2048 },
+        mlp: MlpKind::Gelu,
+        qkv_bias: true,
+        projection_bias: true,
+        mlp_bias: true,
+        tied_head: true,
+    }
+}
+
+pub(crate) fn workload(sequence_length: u32, global_batch: u32) -> Workload {
+    Workload {
+        sequence_length,
+        global_batch,
+        iterations: 1,
+        precision: Precision::Bf16,
+        attention: AttentionKernel::Fused,
+        vocabulary_divisor: 128,
+        optimizer: AdamW::default(),
+        seed: 1,
+    }
+}
+
+/// A plan with balanced stages and the microbatches that the batch needs.
+pub(crate) fn plan(model: &Model, work: &Workload, [data, tensor, pipeline, chunks]: [u32; 4], schedule: Schedule) -> Plan {
+    Plan {
+        data,
+        tensor,
+        sequence_parallel: tensor > 1,
+        stages: balanced_stages(model.layers, pipeline, chunks, Recompute::None),
+        microbatch_size: 1,
+        microbatches: work.global_batch / data,
+        schedule,
+        zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
+        overlap_gradients: true,
+        collective: CollectiveAlgorithm::Automatic,
+        placement: Vec::new(),
+    }
+}
+
+pub(crate) fn random(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// A random legal plan with its model, workload and cluster.
+pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
+    let rng = &mut random(seed);
+    loop {
+        let pick = |rng: &mut ChaCha8Rng, choices: &[u32]| choices[rng.random_range(0..choices.len())];
+        let [data, tensor, pipeline] = [(); 3].map(|()| pick(rng, &[1, 1, 2, 2, 3, 4]));
+        let chunks = pick(rng, &[1, 1, 2, 3]);
+        let mut model = small_model((pipeline * chunks + rng.random_range(0..4)).max(1));
+        model.tied_head = rng.random_bool(0.5);
+        model.norm = if rng.random_bool(0.5) { NormKind::RmsNorm } else { NormKind::LayerNorm };
+        let microbatches = rng.random_range(1..9);
+        let mut work = workload(32, data * microbatches);
+        work.global_batch *= pick(rng, &[1, 2]);
+        let schedule = match rng.random_range(0..4) {
+            0 => Schedule::GPipe,
+            1 => Schedule::ZeroBubbleH1,
+            _ => Schedule::OneForwardOneBackward,
+        };
+        let mut plan = plan(&model, &work, [data, tensor, pipeline, chunks], schedule);
+        plan.microbatch_size = work.global_batch / data / microbatches;
+        plan.microbatches = microbatches;
+        plan.sequence_parallel = tensor > 1 && rng.random_bool(0.5);
+        plan.zero = if rng.random_bool(0.5) { ZeroStage::Zero0 } else { ZeroStage::Zero1 };
+        plan.overlap_gradients = rng.random_bool(0.5);
+        for stage in &mut plan.stages {
+            stage.recompute = [Recompute::None, Recompute::Selective, Recompute::Full][rng.random_range(0..3)];
+        }
+        if chunks == 1 && pipeline > 1 && plan.stages[0].layers[0] > 0 && rng.random_bool(0.3) {
+            plan.stages[0].layers[0] -= 1;
+            plan.stages[1].layers[0] += 1;
+        }
+        if rng.random_bool(0.2) {
+            let grid = crate::schedules::grid(&plan.schedule, pipeline, chunks, microbatches);
+            plan.schedule = grid.map_or(Schedule::GPipe, Schedule::Explicit);
+        }
+        let cluster = match rng.random_range(0..3) {
+            0 => two_leaves_of_unlike_nodes(),
+            1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0 }, ..dgx(8) },
+            _ => dgx(8),
+        };
+        if legal(&plan, &model, &work, &cluster).is_empty() {
+            return (plan, model, work, cluster);
+        }
+    }
+}

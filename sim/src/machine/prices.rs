@@ -1,0 +1,126 @@
+//! The duration of every node alone, and what each rendezvous puts on the wire.
+
+use cost::{CostModel, GroupPlace};
+use ir::program::{Chunk, Pass, Role, UnitRange};
+use ir::{Bytes, ChunkId, DeviceId, DeviceKindId, Op, Program};
+use rustc_hash::FxHashMap;
+
+use super::graph::{Graph, Meeting};
+
+/// A rendezvous' work: its duration alone, and the bytes that each member puts on its way out meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    /// Nanoseconds when nothing else uses the links.
+    pub(super) alone: u64,
+    /// Bytes on the wire per member.
+    pub(super) wire: u64,
+}
+
+impl Transfer {
+    /// Bytes per second of one member when it runs alone, at most `limit`.
+    pub(super) fn cap(self, limit: u64) -> u64 {
+        let nanoseconds = u128::from(ir::quantity::NANOSECONDS_PER_SECOND);
+        let rate = u128::from(self.wire) * nanoseconds / u128::from(self.alone.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX).min(limit).max(1)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Prices {
+    /// Nanoseconds of each node that needs nobody else; 0 for the others.
+    pub(super) local: Vec<u64>,
+    /// Of each rendezvous.
+    pub(super) transfers: Vec<Transfer>,
+}
+
+impl Prices {
+    pub(super) fn new(program: &Program, graph: &Graph, cost: &CostModel) -> Self {
+        let mut local = vec![0; graph.predecessors.len()];
+        for (index, role) in program.roles.iter().enumerate() {
+            let base = graph.offsets[index] as usize;
+            let kind = device_kind(program, cost, role);
+            let mut known: FxHashMap<(Pass, ChunkId, UnitRange), u64> = FxHashMap::default();
+            for (position, instruction) in role.instructions().iter().enumerate() {
+                local[base + position] = match instruction.op {
+                    Op::Compute { pass, chunk, units, .. } => *known.entry((pass, chunk, units)).or_insert_with(|| {
+                        cost.compute(program.shape(), program.chunk(chunk), pass, units, kind).duration.nanoseconds()
+                    }),
+                    Op::GradientNorm => {
+                        let (_, stepped) = role_parameters(program, role);
+                        cost.gradient_norm(stepped, kind).duration.nanoseconds()
+                    }
+                    Op::Optimizer => {
+                        let (_, stepped) = role_parameters(program, role);
+                        cost.optimizer(stepped, program.workload.precision, kind).duration.nanoseconds()
+                    }
+                    Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => 0,
+                };
+            }
+        }
+        Self { local, transfers: transfers(program, graph, cost) }
+    }
+}
+
+fn transfers(program: &Program, graph: &Graph, cost: &CostModel) -> Vec<Transfer> {
+    let mut known: FxHashMap<(u32, ir::program::CollectiveKind, Bytes), Transfer> = FxHashMap::default();
+    let mut known_messages: FxHashMap<(DeviceId, DeviceId, Bytes), Transfer> = FxHashMap::default();
+    let op_of = |node: u32| {
+        let role = graph.role(node);
+        let instruction = program.roles[role].instructions()[(node - graph.offsets[role]) as usize];
+        (&program.roles[role], instruction.op)
+    };
+    graph
+        .meetings
+        .iter()
+        .map(|meeting| match *meeting {
+            Meeting::Message { sender } => {
+                let (role, op) = op_of(sender);
+                let Op::Send { peer, bytes, .. } = op else { panic!("message of node {sender} has no send: {op:?}") };
+                let (from, to) = ends(program, role, peer.shift);
+                *known_messages.entry((from, to, bytes)).or_insert_with(|| Transfer {
+                    alone: cost.message(bytes, from, to).duration.nanoseconds(),
+                    wire: bytes.get(),
+                })
+            }
+            Meeting::Collective { group, composition, node } => {
+                let (role, op) = op_of(node);
+                let Op::Collective { kind, bytes, .. } = op else { panic!("node {node} is no collective: {op:?}") };
+                *known.entry((composition, kind, bytes)).or_insert_with(|| {
+                    let instance = program.groups[group.index()]
+                        .instance_of(role.ranks.first())
+                        .unwrap_or_else(|| panic!("no instance of group {group} holds {}", role.ranks.first()));
+                    let devices: Vec<DeviceId> = instance.iter().map(|rank| program.device(rank)).collect();
+                    let place = GroupPlace::of(cost.cluster(), &devices);
+                    let algorithm = program.layout.collective;
+                    Transfer {
+                        alone: cost.collective(kind, bytes, place, algorithm).duration.nanoseconds(),
+                        wire: cost.wire_bytes(kind, bytes, place, algorithm).get(),
+                    }
+                })
+            }
+        })
+        .collect()
+}
+
+/// The devices at both ends of a message of the role's first rank.
+pub(super) fn ends(program: &Program, role: &Role, shift: i64) -> (DeviceId, DeviceId) {
+    let from = role.ranks.first();
+    let to = u32::try_from(i64::from(from.raw()) + shift).expect("verified: a peer inside the world");
+    (program.device(from), program.device(ir::Rank::new(to)))
+}
+
+fn device_kind(program: &Program, cost: &CostModel, role: &Role) -> DeviceKindId {
+    cost.cluster().place(program.device(role.ranks.first())).device_kind
+}
+
+/// Parameters held and stepped by a rank of a role.
+fn role_parameters(program: &Program, role: &Role) -> (u64, u64) {
+    let chunks = program.chunks.iter().filter(|chunk: &&Chunk| chunk.stage == role.stage);
+    chunks.fold((0, 0), |(held, stepped), chunk| {
+        (
+            held + cost::memory::parameters(program.shape(), chunk),
+            stepped + cost::memory::stepped_parameters(program.shape(), chunk),
+        )
+    })
+}

@@ -1,0 +1,261 @@
+//! One iteration, event by event.
+//!
+//! An instant has two halves: everything that ends in it ends, then everything that can start starts. Events are ends
+//! only. What starts is issued in the order in which it became ready, so that ties are broken by insertion and by
+//! nothing else.
+
+use ir::program::Access;
+use ir::{Bytes, InstructionId, Lane, Program, RoleId, SimTime, Span};
+
+use super::graph::{ALONE, Graph, direction_word};
+use super::network::Network;
+use super::prices::Prices;
+use crate::fabric::FlowSpec;
+use crate::fabric::flows::{Flows, NEVER};
+use crate::queue::{Key, Queue};
+
+/// What an event ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum End {
+    /// A node that needed nobody else.
+    Node(u32),
+    /// A rendezvous that had its links for itself.
+    Rendezvous(u32),
+    /// A rendezvous that shares links: the flow of this slot.
+    Flow(u32),
+}
+
+/// What an iteration is run on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stage<'a> {
+    pub(super) program: &'a Program,
+    pub(super) graph: &'a Graph,
+    pub(super) prices: &'a Prices,
+    pub(super) network: &'a Network,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Run<'a, Q> {
+    stage: Stage<'a>,
+    queue: Q,
+    flows: Flows,
+    /// Of each flow slot: the rendezvous and the flow.
+    flow_of: Vec<Option<(u32, crate::fabric::FlowId)>>,
+    waiting: Vec<u32>,
+    missing: Vec<u32>,
+    ready: Vec<u32>,
+    unfinished: usize,
+    role_of_node: Vec<u32>,
+    lanes: Vec<Lane>,
+    in_use: Vec<u64>,
+}
+
+impl<'a, Q: Queue<End>> Run<'a, Q> {
+    pub(super) fn new(stage: Stage<'a>, queue: Q) -> Self {
+        let Stage { program, graph, network, .. } = stage;
+        let rendezvous = graph.meetings.len();
+        let missing = (0..rendezvous).map(|r| length(graph.participants.of(number(r)))).collect();
+        let mut lanes = Vec::with_capacity(program.roles.len());
+        let mut in_use = Vec::with_capacity(program.roles.len());
+        for (index, role) in program.roles.iter().enumerate() {
+            let resident: Bytes = role.buffers.iter().filter(|b| b.resident).map(|b| b.bytes).sum();
+            in_use.push(resident.get());
+            let spans = (0..role.instructions().len())
+                .map(|i| Span {
+                    instruction: InstructionId::at(i),
+                    issued: SimTime::NEVER,
+                    start: SimTime::NEVER,
+                    end: SimTime::NEVER,
+                })
+                .collect();
+            lanes.push(Lane {
+                role: RoleId::at(index),
+                rank: role.ranks.first(),
+                multiplicity: role.ranks.len(),
+                spans,
+                memory: vec![(SimTime::ZERO, resident)],
+            });
+        }
+        let role_of_node = (0..program.roles.len())
+            .flat_map(|role| (graph.offsets[role]..graph.offsets[role + 1]).map(move |_| number(role)))
+            .collect();
+        let ready = (0..number(graph.predecessors.len())).filter(|n| graph.predecessors[*n as usize] == 0).collect();
+        Self {
+            stage,
+            queue,
+            flows: network.flows(),
+            flow_of: Vec::new(),
+            waiting: graph.predecessors.clone(),
+            missing,
+            ready,
+            unfinished: graph.predecessors.len(),
+            role_of_node,
+            lanes,
+            in_use,
+        }
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// If instructions are left that nothing will ever let start: the first of them, in words, with its role.
+    pub(super) fn finish(mut self) -> Result<Vec<Lane>, (RoleId, String)> {
+        let mut now = 0;
+        let mut ends = Vec::new();
+        loop {
+            self.start_all(now);
+            match self.queue.drain_instant(&mut ends) {
+                Some(instant) => now = instant,
+                None => break,
+            }
+            for end in ends.drain(..) {
+                self.end(now, end);
+            }
+        }
+        if self.unfinished == 0 { Ok(self.lanes) } else { Err(self.stuck()) }
+    }
+
+    fn start_all(&mut self, now: u64) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for node in ready.drain(..) {
+            self.issue(now, node);
+        }
+        self.ready = ready;
+        for change in self.flows.update(now) {
+            let key = Key::new(change.flow.slot());
+            if change.at == NEVER {
+                self.queue.cancel(key);
+            } else {
+                self.queue.schedule(key, change.at, End::Flow(change.flow.slot()));
+            }
+        }
+    }
+
+    fn span(&mut self, node: u32) -> &mut Span {
+        let role = self.role_of_node[node as usize] as usize;
+        &mut self.lanes[role].spans[(node - self.stage.graph.offsets[role]) as usize]
+    }
+
+    fn issue(&mut self, now: u64, node: u32) {
+        self.span(node).issued = SimTime::from_nanoseconds(now);
+        let rendezvous = self.stage.graph.rendezvous_of[node as usize];
+        if rendezvous == ALONE {
+            self.start(now, node);
+            self.queue.push(now + self.stage.prices.local[node as usize], End::Node(node));
+            return;
+        }
+        self.missing[rendezvous as usize] -= 1;
+        if self.missing[rendezvous as usize] > 0 {
+            return;
+        }
+        for participant in self.stage.graph.participants.of(rendezvous) {
+            self.start(now, *participant);
+        }
+        let transfer = self.stage.prices.transfers[rendezvous as usize];
+        match &self.stage.network.routes[self.stage.network.kind_of[rendezvous as usize] as usize] {
+            None => self.queue.push(now + transfer.alone, End::Rendezvous(rendezvous)),
+            Some(route) => {
+                let spec = FlowSpec { cap: transfer.cap(route.limit), count: 1, hops: &route.hops };
+                let flow = self.flows.start(now, transfer.alone, spec);
+                let slot = flow.slot() as usize;
+                if slot >= self.flow_of.len() {
+                    self.flow_of.resize(slot + 1, None);
+                }
+                self.flow_of[slot] = Some((rendezvous, flow));
+            }
+        }
+    }
+
+    fn start(&mut self, now: u64, node: u32) {
+        self.span(node).start = SimTime::from_nanoseconds(now);
+        self.account(now, node, Access::Allocate);
+    }
+
+    fn end(&mut self, now: u64, end: End) {
+        let rendezvous = match end {
+            End::Node(node) => return self.end_node(now, node),
+            End::Rendezvous(rendezvous) => rendezvous,
+            End::Flow(slot) => {
+                let (rendezvous, flow) = self.flow_of[slot as usize].take().expect("an end for each flow");
+                self.flows.finish(now, flow);
+                rendezvous
+            }
+        };
+        for participant in self.stage.graph.participants.of(rendezvous) {
+            self.end_node(now, *participant);
+        }
+    }
+
+    fn end_node(&mut self, now: u64, node: u32) {
+        self.span(node).end = SimTime::from_nanoseconds(now);
+        self.account(now, node, Access::Free);
+        self.unfinished -= 1;
+        for dependent in self.stage.graph.dependents.of(node) {
+            self.waiting[*dependent as usize] -= 1;
+            if self.waiting[*dependent as usize] == 0 {
+                self.ready.push(*dependent);
+            }
+        }
+    }
+
+    /// Adds up what a node takes when it starts, or gives back when it ends.
+    fn account(&mut self, now: u64, node: u32, when: Access) {
+        let index = self.role_of_node[node as usize] as usize;
+        let role = &self.stage.program.roles[index];
+        let instruction = &role.instructions()[(node - self.stage.graph.offsets[index]) as usize];
+        let accesses = role.accesses(instruction).iter().filter(|(_, access)| *access == when);
+        let bytes: Bytes = accesses.map(|(buffer, _)| role.buffers[buffer.index()].bytes).sum();
+        if bytes == Bytes::ZERO {
+            return;
+        }
+        let in_use = &mut self.in_use[index];
+        *in_use = match when {
+            Access::Free => in_use.checked_sub(bytes.get()).expect("verified: freed after it was allocated"),
+            Access::Allocate | Access::Use => *in_use + bytes.get(),
+        };
+        self.lanes[index].memory.push((SimTime::from_nanoseconds(now), Bytes::new(*in_use)));
+    }
+
+    /// The first unfinished instruction that has been reached, or failing that the first unfinished one, and its partner.
+    fn stuck(&self) -> (RoleId, String) {
+        let graph = self.stage.graph;
+        let unfinished = |span: &&Span| span.end == SimTime::NEVER;
+        let (role, span) = self
+            .lanes
+            .iter()
+            .enumerate()
+            .flat_map(|(role, lane)| lane.spans.iter().filter(unfinished).map(move |span| (role, span)))
+            .min_by_key(|(_, span)| span.issued)
+            .expect("called with unfinished instructions");
+        let node = graph.offsets[role] + span.instruction.raw();
+        let op = self.stage.program.roles[role].instruction(span.instruction).op;
+        let what = match op {
+            ir::Op::Send { message, peer, .. } | ir::Op::Receive { message, peer, .. } => format!(
+                "the {} of microbatch {} over edge {} waits for {}",
+                direction_word(message.direction),
+                message.microbatch.raw(),
+                message.edge.raw(),
+                peer.role
+            ),
+            ir::Op::Collective { .. } => {
+                let absent = graph.participants.of(graph.rendezvous_of[node as usize]).iter().find(|other| {
+                    let role = self.role_of_node[**other as usize] as usize;
+                    self.lanes[role].spans[(**other - graph.offsets[role]) as usize].issued == SimTime::NEVER
+                });
+                let absent = absent.map_or(role, |other| self.role_of_node[*other as usize] as usize);
+                format!("a collective waits for role{absent}")
+            }
+            ir::Op::Compute { .. } | ir::Op::GradientNorm | ir::Op::Optimizer => "it was never reached".into(),
+        };
+        (RoleId::at(role), format!("instruction {} ({op:?}) cannot end: {what}", span.instruction))
+    }
+}
+
+fn number(value: usize) -> u32 {
+    u32::try_from(value).expect("more instructions than u32")
+}
+
+fn length(list: &[u32]) -> u32 {
+    number(list.len())
+}

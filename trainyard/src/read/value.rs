@@ -1,0 +1,193 @@
+//! A value that is converted to what the scenario needs, or notes why it cannot be.
+
+use std::ops::RangeInclusive;
+
+use ir::{Bytes, BytesPerSecond, FlopsPerSecond, Problem, SimDuration};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::{Reader, Table, suggest};
+
+/// A quantity as scenario files write it: a text with a unit.
+pub(crate) trait Quantity: std::str::FromStr<Err = ir::quantity::QuantityError> {
+    /// What it is, and one way to write it.
+    const EXAMPLE: &'static str;
+}
+impl Quantity for Bytes {
+    const EXAMPLE: &'static str = "80GiB";
+}
+impl Quantity for SimDuration {
+    const EXAMPLE: &'static str = "5us";
+}
+impl Quantity for BytesPerSecond {
+    const EXAMPLE: &'static str = "400Gbps";
+}
+impl Quantity for FlopsPerSecond {
+    const EXAMPLE: &'static str = "312TFLOP/s";
+}
+
+/// A value with its path and place.
+#[derive(Clone, Debug)]
+pub(crate) struct Value<'d> {
+    pub(super) reader: &'d Reader,
+    pub(super) path: String,
+    pub(super) value: &'d Spanned<DeValue<'d>>,
+}
+
+impl<'d> Value<'d> {
+    /// Its path in the file, such as `plan.tensor`.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+    /// A problem of this value, at its place.
+    pub(crate) fn problem(&self, message: impl Into<String>, hint: Option<String>) {
+        let mut problem = Problem::new(&self.path, message);
+        problem.hint = hint;
+        self.reader.report(problem.at(self.reader.span(self.value.span())));
+    }
+    /// A problem of something else, at this value's place.
+    pub(crate) fn report(&self, problem: Problem) {
+        self.reader.report(problem.at(self.reader.span(self.value.span())));
+    }
+    fn wrong<T>(&self, expected: &str, hint: Option<String>) -> Option<T> {
+        self.problem(format!("must be {expected}, not {}", kind(self.value.get_ref())), hint);
+        None
+    }
+    /// A text.
+    pub(crate) fn text(&self) -> Option<&'d str> {
+        let text = self.value.get_ref().as_str();
+        if text.is_none() {
+            return self.wrong("a text in quotes", None);
+        }
+        text
+    }
+    /// The text, without a complaint if it is none.
+    pub(crate) fn as_text(&self) -> Option<&'d str> {
+        self.value.get_ref().as_str()
+    }
+    /// True or false.
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        let value = self.value.get_ref().as_bool();
+        if value.is_none() {
+            return self.wrong("true or false", None);
+        }
+        value
+    }
+    /// A whole number in a range.
+    pub(crate) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let DeValue::Integer(written) = self.value.get_ref() else {
+            return self.wrong("a whole number", None);
+        };
+        let (least, most) = (range.start(), range.end());
+        let number = i128::from_str_radix(written.as_str(), written.radix()).ok();
+        let Some(found) = number.and_then(|n| u64::try_from(n).ok()).filter(|n| range.contains(n)) else {
+            let shown = number.map_or_else(|| "a number with more than 38 digits".to_owned(), |n| n.to_string());
+            self.problem(format!("must be between {least} and {most}, not {shown}"), None);
+            return None;
+        };
+        Some(found)
+    }
+    /// A whole number from `least` to the largest `u32`.
+    pub(crate) fn count_from(&self, least: u32) -> Option<u32> {
+        self.integer(u64::from(least)..=u64::from(u32::MAX)).and_then(|n| u32::try_from(n).ok())
+    }
+    /// A whole number of at least 1.
+    pub(crate) fn count(&self) -> Option<u32> {
+        self.count_from(1)
+    }
+    /// A finite number with no unit, inside a range.
+    pub(crate) fn number(&self, range: RangeInclusive<f64>) -> Option<f64> {
+        let written = match self.value.get_ref() {
+            DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix()).ok().map(|n| n as f64),
+            DeValue::Float(n) => n.as_str().parse::<f64>().ok(),
+            DeValue::String(_) | DeValue::Boolean(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
+                return self.wrong("a number", None);
+            }
+        };
+        let Some(number) = written.filter(|n| range.contains(n)) else {
+            let shown = written.map_or_else(|| "something else".to_owned(), |n| n.to_string());
+            self.problem(format!("must be between {} and {}, not {shown}", range.start(), range.end()), None);
+            return None;
+        };
+        Some(number)
+    }
+    /// A quantity with its unit.
+    pub(crate) fn quantity<Q: Quantity>(&self) -> Option<Q> {
+        match self.value.get_ref() {
+            DeValue::String(text) => match text.parse::<Q>() {
+                Ok(quantity) => Some(quantity),
+                Err(error) => {
+                    self.problem(error.message, Some(error.hint));
+                    None
+                }
+            },
+            DeValue::Integer(_) | DeValue::Float(_) => {
+                self.problem("needs a unit, in quotes", Some(format!("such as \"{}\"", Q::EXAMPLE)));
+                None
+            }
+            DeValue::Boolean(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
+                self.wrong("a text with a unit", Some(format!("such as \"{}\"", Q::EXAMPLE)))
+            }
+        }
+    }
+    /// One of a few words.
+    pub(crate) fn choice<T: Clone>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+        let names = || choices.iter().map(|(name, _)| *name);
+        let Some(word) = self.value.get_ref().as_str() else {
+            let list = names().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+            return self.wrong(&format!("one of {list}"), None);
+        };
+        let found = choices.iter().find(|(name, _)| *name == word).map(|(_, value)| value.clone());
+        if found.is_none() {
+            let all = names().collect::<Vec<_>>().join(", ");
+            let hint = super::nearest(word, names()).map(|near| format!("did you mean `{near}`?"));
+            self.problem(format!("`{word}` is none of: {all}"), hint);
+        }
+        found
+    }
+    /// A list.
+    pub(crate) fn list(&self) -> Option<Vec<Value<'d>>> {
+        let Some(array) = self.value.get_ref().as_array() else { return self.wrong("a list", None) };
+        let item = |(index, value): (usize, &'d Spanned<DeValue<'d>>)| Value {
+            reader: self.reader,
+            path: format!("{}[{index}]", self.path),
+            value,
+        };
+        Some(array.iter().enumerate().map(item).collect())
+    }
+    /// Whether it is a list.
+    pub(crate) fn is_list(&self) -> bool {
+        self.value.get_ref().is_array()
+    }
+    /// Whether it is a table.
+    pub(crate) fn is_table(&self) -> bool {
+        self.value.get_ref().is_table()
+    }
+    /// A table.
+    pub(crate) fn table(&self) -> Option<Table<'d>> {
+        let Some(entries) = self.value.get_ref().as_table() else { return self.wrong("a table", None) };
+        Some(Table::new(self.reader, self.path.clone(), self.value.span(), entries))
+    }
+    /// The name of something in a list of names; a wrong one is reported with the nearest.
+    pub(crate) fn name_in<'a>(&self, what: &str, names: impl Iterator<Item = &'a str>) -> Option<usize> {
+        let word = self.text()?;
+        let names: Vec<&str> = names.collect();
+        let found = names.iter().position(|name| *name == word);
+        if found.is_none() {
+            self.problem(format!("there is no {what} `{word}`"), Some(suggest(word, names)));
+        }
+        found
+    }
+}
+
+const fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

@@ -1,0 +1,297 @@
+//! What verbs return. Each serialises to JSON with `schema_version` and `verb` first and units in the names of keys.
+
+mod plan;
+
+pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of the shape of every result. It changes when a key changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What every result begins with.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Header {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The verb that gave it.
+    pub verb: &'static str,
+    /// The scenario's name; empty where there is none.
+    pub scenario: String,
+}
+
+impl Header {
+    pub(crate) fn new(verb: &'static str, scenario: &str) -> Self {
+        Self { schema_version: SCHEMA_VERSION, verb, scenario: scenario.to_owned() }
+    }
+}
+
+/// Pretty JSON of a result, with a line end.
+///
+/// # Panics
+/// Never: results hold no maps with keys that JSON lacks.
+#[must_use]
+pub fn json(result: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(result).expect("a plain value");
+    text.push('\n');
+    text
+}
+
+/// What `plan` returns.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlanReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Who decided: `manual` or a policy.
+    pub policy: &'static str,
+    /// The plan chosen.
+    pub plan: PlanSummary,
+    /// What is predicted of it.
+    pub prediction: PredictionSummary,
+    /// Why it was chosen.
+    pub reasons: Vec<String>,
+    /// Other plans that were looked at, best first, with why they lost.
+    pub alternatives: Vec<Alternative>,
+    /// The chosen plan as a scenario of its own.
+    #[serde(skip)]
+    pub planned_scenario: String,
+}
+
+/// What `simulate` returns.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimulateReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// The plan simulated.
+    pub plan: PlanSummary,
+    /// Time, memory and on what they rest.
+    pub prediction: PredictionSummary,
+    /// Tokens of the global batch per second.
+    pub tokens_per_second: f64,
+    /// The same per device.
+    pub tokens_per_second_per_device: f64,
+    /// Model operations over the devices' dense peak: 6 per parameter of a matrix product and token, 12 per layer,
+    /// token pair and head width (Chowdhery et al. 2022, appendix B); recomputation not counted.
+    pub model_flops_utilization: Option<f64>,
+    /// Where the time goes, in milliseconds of the mean rank; sums to the iteration.
+    pub time_ms: BTreeMap<&'static str, f64>,
+    /// Devices in the plan.
+    pub devices: u64,
+    /// Rent of the plan's devices for an hour, where every price is known.
+    pub usd_per_hour: Option<f64>,
+    /// Distinct roles of the program, and instructions in them.
+    pub roles: usize,
+    /// Instructions of all roles.
+    pub instructions: usize,
+    /// Digest of the program's text.
+    pub program_digest: String,
+    /// Digest of every span of the timeline.
+    pub timeline_digest: String,
+    /// For reports.
+    #[serde(skip)]
+    pub program: std::sync::Arc<ir::VerifiedProgram>,
+    /// For reports.
+    #[serde(skip)]
+    pub timeline: ir::Timeline,
+}
+
+/// What `run` returns.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// The plan carried out.
+    pub plan: PlanSummary,
+    /// Iterations carried out.
+    pub iterations: u32,
+    /// Iterations at the start whose times are not used: caches and allocators settle.
+    pub warm_up_iterations: u32,
+    /// Median of the others.
+    pub iteration_ms: f64,
+    /// Half the distance between their 25th and 75th percentile, over the median.
+    pub iteration_dispersion: f64,
+    /// Mean loss of each iteration.
+    pub loss: Vec<f64>,
+    /// Norm of the gradients of each iteration, before clipping.
+    pub gradient_norm: Vec<f64>,
+    /// Tokens of the global batch per second.
+    pub tokens_per_second: f64,
+    /// More work than cores: times then say nothing about accuracy.
+    pub oversubscribed: bool,
+    /// Cores that the process may use.
+    pub cores: u32,
+    /// Digest of the program's text.
+    pub program_digest: String,
+    /// For reports: the iterations after the warm-up.
+    #[serde(skip)]
+    pub timelines: Vec<ir::Timeline>,
+    /// For reports.
+    #[serde(skip)]
+    pub program: std::sync::Arc<ir::VerifiedProgram>,
+}
+
+/// What `compare` returns: one program in the simulator and on real ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct CompareReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// The simulation.
+    pub simulated: SimulateReport,
+    /// The run.
+    pub measured: RunReport,
+    /// The two, instruction by instruction.
+    pub comparison: reports::Comparison,
+    /// `simulated / measured - 1` of the iteration.
+    pub iteration_error: f64,
+    /// The calibration that priced the simulation: the name, and how well it fits its own measurements.
+    pub calibration: String,
+}
+
+/// What `calibrate` returns.
+#[derive(Clone, Debug, Serialize)]
+pub struct CalibrateReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Seconds that it took.
+    pub elapsed_s: f64,
+    /// Measurements taken.
+    pub measurements: usize,
+    /// Error of each class of operation when a part of the measurements is left out and predicted from the rest.
+    pub cross_validation: Vec<ClassFit>,
+    /// The calibration, as the file that `[cost] file` reads.
+    #[serde(skip)]
+    pub calibration_toml: String,
+}
+
+/// How well one class of operation is predicted.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ClassFit {
+    /// The class.
+    pub class: String,
+    /// Measurements of it.
+    pub points: usize,
+    /// Median absolute relative error.
+    pub median_error: f64,
+    /// Largest absolute relative error.
+    pub worst_error: f64,
+}
+
+/// What `check` returns.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CheckReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Relative change that is still the same.
+    pub tolerance: f64,
+    /// Whether nothing got worse.
+    pub passed: bool,
+    /// One per scenario.
+    pub scenarios: Vec<CheckedScenario>,
+}
+
+/// One scenario held against its baseline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CheckedScenario {
+    /// The scenario's folder name.
+    pub name: String,
+    /// What came out.
+    pub verdict: Verdict,
+    /// Each figure that changed by more than the tolerance, and the iteration always.
+    pub figures: Vec<Figure>,
+    /// What went wrong, where something did.
+    pub message: String,
+}
+
+/// One figure and its baseline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Figure {
+    /// Its key.
+    pub key: String,
+    /// As it was.
+    pub baseline: f64,
+    /// As it is.
+    pub now: f64,
+}
+
+impl Figure {
+    /// Relative change; positive is more.
+    #[must_use]
+    pub fn change(&self) -> f64 {
+        if self.baseline == 0.0 { if self.now == 0.0 { 0.0 } else { f64::INFINITY } } else { self.now / self.baseline - 1.0 }
+    }
+}
+
+/// How a scenario stands against its baseline.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Within the tolerance.
+    Same,
+    /// Faster or smaller by more than the tolerance: the baseline may be renewed.
+    Better,
+    /// Slower or larger by more than the tolerance, or another answer.
+    Worse,
+    /// There was no baseline; written if that was asked for.
+    New,
+    /// The baseline was written anew.
+    Updated,
+    /// It could not be computed.
+    Failed,
+}
+
+/// What `doctor` returns.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DoctorReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Findings, in the order of looking.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// What.
+    pub subject: &'static str,
+    /// How it stands.
+    pub state: FindingState,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// How a finding stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingState {
+    /// As it should be.
+    Good,
+    /// It works, but not as well as it could.
+    Warning,
+    /// Something will not work.
+    Bad,
+}
+
+/// What `init` returns.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct InitReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// The file written.
+    pub path: String,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Devices of the cluster.
+    pub devices: u64,
+    /// The scenario written.
+    #[serde(skip)]
+    pub scenario: String,
+}

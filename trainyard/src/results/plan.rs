@@ -1,0 +1,157 @@
+//! Plans and predictions, as results show them.
+
+use std::collections::BTreeMap;
+
+use ir::{Candidate, CollectiveAlgorithm, Plan, Prediction, Recompute, ZeroStage};
+use serde::Serialize;
+
+use crate::words;
+
+/// A plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlanSummary {
+    /// In a line.
+    pub words: String,
+    /// Replicas.
+    pub data: u32,
+    /// Tensor degree.
+    pub tensor: u32,
+    /// Pipeline positions.
+    pub pipeline: u32,
+    /// Ranks in all.
+    pub ranks: u64,
+    /// Sequence parallelism.
+    pub sequence_parallel: bool,
+    /// The order of passes.
+    pub schedule: String,
+    /// Layers of each chunk of each position.
+    pub layers_per_stage: Vec<Vec<u32>>,
+    /// Recomputation of each position.
+    pub recompute: Vec<Recompute>,
+    /// Sequences of a microbatch.
+    pub microbatch_size: u32,
+    /// Microbatches on a replica.
+    pub microbatches: u32,
+    /// ZeRO stage.
+    pub zero: u8,
+    /// Overlap of gradient reduction.
+    pub overlap_gradients: bool,
+    /// Algorithm of the gradient collectives.
+    pub collective: CollectiveAlgorithm,
+}
+
+impl PlanSummary {
+    /// Of a plan.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        Self {
+            words: words::plan(plan),
+            data: plan.data,
+            tensor: plan.tensor,
+            pipeline: plan.pipeline(),
+            ranks: plan.world(),
+            sequence_parallel: plan.sequence_parallel,
+            schedule: words::schedule(plan),
+            layers_per_stage: plan.stages.iter().map(|stage| stage.layers.clone()).collect(),
+            recompute: plan.stages.iter().map(|stage| stage.recompute).collect(),
+            microbatch_size: plan.microbatch_size,
+            microbatches: plan.microbatches,
+            zero: match plan.zero {
+                ZeroStage::Zero0 => 0,
+                ZeroStage::Zero1 => 1,
+            },
+            overlap_gradients: plan.overlap_gradients,
+            collective: plan.collective,
+        }
+    }
+}
+
+/// Time and memory of one iteration.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PredictionSummary {
+    /// One iteration.
+    pub iteration_ms: f64,
+    /// `1 - work / longest stage span`, optimizer excluded.
+    pub bubble_rate: Option<f64>,
+    /// Per pipeline position.
+    pub memory: Vec<MemorySummary>,
+    /// On what the durations rest.
+    pub basis: BasisSummary,
+}
+
+/// Peak memory of one pipeline position.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct MemorySummary {
+    /// The position.
+    pub stage: u32,
+    /// Peak of a device.
+    pub peak_gib: f64,
+    /// What the device has.
+    pub capacity_gib: f64,
+    /// Each part at the moment of the peak.
+    pub parts_gib: BTreeMap<&'static str, f64>,
+    /// The moment of the peak.
+    pub moment: String,
+}
+
+/// Shares of the busy time by what their durations rest on.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct BasisSummary {
+    /// Measured for just this.
+    pub measured: f64,
+    /// Between measured points, or from a fit.
+    pub interpolated: f64,
+    /// From a formula.
+    pub analytic: f64,
+}
+
+impl PredictionSummary {
+    /// Of a prediction.
+    #[must_use]
+    pub fn of(prediction: &Prediction) -> Self {
+        let memory = |memory: &ir::StageMemory| MemorySummary {
+            stage: memory.stage.raw(),
+            peak_gib: memory.peak.gib(),
+            capacity_gib: memory.capacity.gib(),
+            parts_gib: memory.parts.iter().map(|(name, bytes)| (*name, bytes.gib())).collect(),
+            moment: memory.moment.clone(),
+        };
+        Self {
+            iteration_ms: prediction.iteration.seconds() * 1e3,
+            bubble_rate: prediction.bubble_rate,
+            memory: prediction.memory.iter().map(memory).collect(),
+            basis: BasisSummary {
+                measured: prediction.basis.measured,
+                interpolated: prediction.basis.interpolated,
+                analytic: prediction.basis.analytic,
+            },
+        }
+    }
+}
+
+/// A plan that was looked at and not chosen.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Alternative {
+    /// The plan.
+    pub plan: PlanSummary,
+    /// What is predicted of it, if it is feasible.
+    pub prediction: Option<PredictionSummary>,
+    /// Why it lost.
+    pub reasons: Vec<String>,
+}
+
+impl Alternative {
+    /// Of a candidate.
+    #[must_use]
+    pub fn of(candidate: &Candidate) -> Self {
+        let mut reasons = candidate.reasons.clone();
+        if let Err(infeasible) = &candidate.evaluation {
+            reasons.extend(infeasible.reasons.iter().map(ToString::to_string));
+        }
+        Self {
+            plan: PlanSummary::of(&candidate.plan),
+            prediction: candidate.evaluation.as_ref().ok().map(PredictionSummary::of),
+            reasons,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `[cluster]`: nodes by name and count, and what joins them. The names come from the catalog, the scenario's own
+//! tables included.
+
+use ir::{Cluster, DeviceKindId, Fabric, Link, NodeGroup, NodeKind, NodeKindId, Problem};
+
+use crate::catalog::{Catalog, counted};
+use crate::read::{Table, Value, suggest};
+
+/// The most devices that a cluster may have. Larger ones have never been built, and ranks are numbered in 32 bits.
+pub(super) const MOST_DEVICES: u64 = 1 << 20;
+
+const EXAMPLE: &str = "\"32 x dgx-h100\"";
+
+/// Reads `[cluster]`.
+pub(super) fn read(root: &Table<'_>, catalog: &Catalog) -> Option<Cluster> {
+    let value = root.require("cluster", EXAMPLE)?;
+    if value.as_text().is_some() || value.is_list() {
+        return assemble(&value, catalog, Fabric { leaf_nodes: 0, oversubscription: 1.0 });
+    }
+    let table = value.table()?;
+    let nodes = table.require("nodes", EXAMPLE);
+    let fabric = table.table("fabric").map_or(Some(Fabric { leaf_nodes: 0, oversubscription: 1.0 }), |t| fabric(&t));
+    table.finish();
+    assemble(&nodes?, catalog, fabric?)
+}
+
+fn fabric(table: &Table<'_>) -> Option<Fabric> {
+    let leaf_nodes = table.get("leaf_nodes").map_or(Some(0), |v| v.count_from(0));
+    let oversubscription = table.get("oversubscription").map_or(Some(1.0), |v| v.number(1.0..=1000.0));
+    table.finish();
+    Some(Fabric { leaf_nodes: leaf_nodes?, oversubscription: oversubscription? })
+}
+
+fn assemble(nodes: &Value<'_>, catalog: &Catalog, fabric: Fabric) -> Option<Cluster> {
+    let items = if nodes.is_list() { nodes.list()? } else { vec![nodes.clone()] };
+    let mut cluster = Cluster { device_kinds: Vec::new(), node_kinds: Vec::new(), groups: Vec::new(), fabric };
+    let mut sound = true;
+    for item in &items {
+        let group = group(item, catalog, &mut cluster);
+        sound &= group.is_some();
+        cluster.groups.extend(group);
+    }
+    if cluster.groups.is_empty() && sound {
+        nodes.problem("a cluster needs a node", Some(format!("such as {EXAMPLE}")));
+        return None;
+    }
+    let devices = cluster.devices();
+    if devices > MOST_DEVICES {
+        nodes.problem(format!("{devices} devices are more than the {MOST_DEVICES} that a cluster may have"), None);
+        return None;
+    }
+    sound.then_some(cluster)
+}
+
+fn group(item: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<NodeGroup> {
+    let (count, name, place) = if item.is_table() {
+        let table = item.table()?;
+        let kind = table.require("kind", "\"dgx-h100\"");
+        let count = table.get("count").map_or(Some(1), |v| v.count());
+        table.finish();
+        let kind = kind?;
+        (count?, kind.text()?, kind)
+    } else {
+        let (count, name) = counted(item)?;
+        (count, name, item.clone())
+    };
+    let kind = match cluster.node_kinds.iter().position(|kind| kind.name == name) {
+        Some(index) => NodeKindId::at(index),
+        None => node_kind(name, &place, catalog, cluster)?,
+    };
+    Some(NodeGroup { kind, count })
+}
+
+/// Resolves a node's names and adds it, with its devices, to the cluster.
+fn node_kind(name: &str, place: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<NodeKindId> {
+    let Some(entry) = catalog.node(name) else {
+        let hint = suggest(name, catalog.nodes.iter().map(|n| n.name.as_str()));
+        place.problem(format!("there is no node `{name}`"), Some(hint));
+        return None;
+    };
+    let link = |key: &str, wanted: &str| -> Option<Link> {
+        let found = catalog.link(wanted).cloned();
+        if found.is_none() {
+            let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
+            missing(place, &format!("nodes.{name}.{key}"), "link", wanted, hint);
+        }
+        found
+    };
+    let (domain, host, nic) =
+        (link("domain_link", &entry.domain_link), link("host_link", &entry.host_link), link("nic", &entry.nic));
+    let mut devices = Vec::with_capacity(entry.devices.len());
+    for device in &entry.devices {
+        let Some(id) = device_kind(device, catalog, cluster) else {
+            let hint = suggest(device, catalog.devices.iter().map(|d| d.name.as_str()));
+            missing(place, &format!("nodes.{name}.devices"), "device", device, hint);
+            return None;
+        };
+        devices.push(id);
+    }
+    cluster.node_kinds.push(NodeKind {
+        name: name.to_owned(),
+        devices,
+        domain_size: entry.domain_size,
+        domain_link: domain?,
+        host_link: host?,
+        nics: entry.nics,
+        nic: nic?,
+    });
+    Some(NodeKindId::at(cluster.node_kinds.len() - 1))
+}
+
+fn missing(place: &Value<'_>, subject: &str, what: &str, name: &str, hint: String) {
+    place.report(Problem::new(subject, format!("there is no {what} `{name}`")).hint(hint));
+}
+
+fn device_kind(name: &str, catalog: &Catalog, cluster: &mut Cluster) -> Option<DeviceKindId> {
+    if let Some(index) = cluster.device_kinds.iter().position(|kind| kind.name == name) {
+        return Some(DeviceKindId::at(index));
+    }
+    cluster.device_kinds.push(catalog.device(name)?.clone());
+    Some(DeviceKindId::at(cluster.device_kinds.len() - 1))
+}

@@ -1,0 +1,82 @@
+//! `[cost]`: on what durations rest.
+
+use std::path::Path;
+
+use cost::{PassTable, StagePasses};
+use ir::SimDuration;
+
+use super::Sight;
+use crate::read::{Table, Value};
+
+/// The source of durations.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CostChoice {
+    /// Calibrations: those that the devices name, from the catalog, after those of a file.
+    Calibration {
+        /// Name and text of a calibration that `trainyard calibrate` wrote.
+        file: Option<(String, String)>,
+    },
+    /// Durations of whole passes of each pipeline position.
+    PassTable(PassTable),
+}
+
+/// The name under which problems of a calibration written into the scenario appear.
+const INLINE: &str = "cost.calibration";
+
+/// Reads `[cost]`.
+pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
+    let Some(table) = root.table("cost") else { return Some(CostChoice::Calibration { file: None }) };
+    let source = table.get("source").map_or(Some(false), |v| v.choice(&[("calibration", false), ("pass-table", true)]));
+    let choice = match source {
+        None => None,
+        Some(true) => pass_table(&table).map(CostChoice::PassTable),
+        Some(false) => calibration(&table, sight),
+    };
+    if source.is_some() {
+        table.finish();
+    }
+    choice
+}
+
+fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
+    let file = match (table.get("file"), table.get("calibration")) {
+        (Some(file), _) => Some(sight.read(Path::new(file.text()?), &file)?),
+        (None, Some(text)) => Some((INLINE.to_owned(), text.text()?.to_owned())),
+        (None, None) => None,
+    };
+    Some(CostChoice::Calibration { file })
+}
+
+fn pass_table(table: &Table<'_>) -> Option<PassTable> {
+    let rows = table.require("stages", "[{ forward = \"10ms\", backward_input = \"10ms\", backward_weight = \"10ms\" }]");
+    let stages = rows.and_then(|v| stages(&v));
+    let chunks_per_stage = table.get("chunks_per_stage").map_or(Some(1), |v| v.count());
+    let duration = |key| table.get(key).map_or(Some(SimDuration::ZERO), |v| v.quantity());
+    let (transfer, optimizer, gradient_norm) = (duration("transfer"), duration("optimizer"), duration("gradient_norm"));
+    Some(PassTable {
+        stages: stages?,
+        chunks_per_stage: chunks_per_stage?,
+        transfer: transfer?,
+        optimizer: optimizer?,
+        gradient_norm: gradient_norm?,
+    })
+}
+
+fn stages(value: &Value<'_>) -> Option<Vec<StagePasses>> {
+    let items = value.list()?;
+    if items.is_empty() {
+        value.problem("needs a row per stage", None);
+        return None;
+    }
+    let rows: Vec<Option<StagePasses>> = items.iter().map(stage).collect();
+    rows.into_iter().collect()
+}
+
+fn stage(value: &Value<'_>) -> Option<StagePasses> {
+    let table = value.table()?;
+    let duration = |key| table.require(key, "\"10ms\"").and_then(|v| v.quantity::<SimDuration>());
+    let (forward, backward_input) = (duration("forward"), duration("backward_input"));
+    let backward_weight = duration("backward_weight");
+    table.finish();
+    Some(StagePasses { forward: forward?, backward_input: backward_input?, backward_weight: backward_weight? })
+}

@@ -1,0 +1,247 @@
+//! Scenario files: what exists, what is trained, who decides.
+//!
+//! ```toml
+//! name = "llama-70b-256-h100"
+//! seed = 1
+//!
+//! [cluster]
+//! nodes = "32 x dgx-h100"
+//!
+//! [model]
+//! name = "llama-3.1-70b"
+//!
+//! [training]
+//! sequence_length = 4096
+//! global_batch = 512
+//!
+//! [plan]
+//! policy = "megatron"
+//! ```
+//!
+//! Reading finds every problem at once, each with its place. A [`Scenario`] has no defaults left in it;
+//! [`Scenario::to_toml`] writes it out, and what it writes reads back to the same value.
+
+mod cluster;
+mod cost;
+mod data;
+mod emulate;
+pub(crate) mod model;
+mod plan;
+mod print;
+#[cfg(test)]
+mod tests;
+mod training;
+
+use std::cell::RefCell;
+use std::io::Read as _;
+use std::path::Path;
+
+use ir::{Cluster, Model, Problem, Workload};
+
+pub use self::cost::CostChoice;
+pub use data::{DataChoice, ReportChoice, ReportFormat};
+pub use plan::{PlanChoice, PlanKeys, PolicyName};
+
+use crate::catalog::Catalog;
+use crate::error::{Error, InputError};
+use crate::read::{Reader, Spans, Table, Value};
+use crate::source::Sources;
+
+/// The version of the scenario language that this program reads and writes.
+pub const SCHEMA_VERSION: u64 = 1;
+/// A larger file is not a scenario, a configuration or a schedule.
+const LARGEST_FILE: u64 = 64 << 20;
+
+/// A scenario with every name resolved and every default written.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it is for, in a sentence.
+    pub description: String,
+    /// What exists, emulation applied.
+    pub cluster: Cluster,
+    /// What is trained.
+    pub model: Model,
+    /// How; its seed is the scenario's.
+    pub workload: Workload,
+    /// The plan, or who decides it.
+    pub plan: PlanChoice,
+    /// On what durations rest.
+    pub cost: CostChoice,
+    /// What a run trains on.
+    pub data: DataChoice,
+    /// What is written.
+    pub report: ReportChoice,
+}
+
+/// A scenario with the texts that it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// Every file that was read.
+    pub sources: Sources,
+    spans: Spans,
+}
+
+impl Loaded {
+    /// Gives each problem the place of the key that it is about, where that key is written.
+    #[must_use]
+    pub fn place(&self, problems: Vec<Problem>) -> Vec<Problem> {
+        let place = |problem: Problem| {
+            if problem.span.is_some() {
+                return problem;
+            }
+            let mut key = problem.subject.as_str();
+            loop {
+                if let Some(span) = self.spans.get(key) {
+                    let span = span.clone();
+                    return problem.at(span);
+                }
+                match key.rsplit_once(['.', '[']) {
+                    Some((parent, _)) => key = parent,
+                    None => return problem,
+                }
+            }
+        };
+        problems.into_iter().map(place).collect()
+    }
+    /// An input error of these problems, with their places.
+    #[must_use]
+    pub fn error(&self, problems: Vec<Problem>) -> Error {
+        Error::Input(InputError { problems: self.place(problems), sources: self.sources.clone() })
+    }
+}
+
+/// The files around a scenario: where relative paths start, what was read, and what was wrong there.
+#[derive(Debug)]
+pub(crate) struct Sight<'a> {
+    base: &'a Path,
+    sources: RefCell<Sources>,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl Sight<'_> {
+    /// Reads a text file; what prevents it is noted at `value`. Gives its name for problems and its text.
+    fn read(&self, path: &Path, value: &Value<'_>) -> Option<(String, String)> {
+        let full = self.base.join(path);
+        match read_text(&full) {
+            Ok(text) => {
+                let name = full.display().to_string();
+                self.sources.borrow_mut().add(name.clone(), text.clone());
+                Some((name, text))
+            }
+            Err(what) => {
+                value.problem(format!("cannot read {}: {what}", full.display()), None);
+                None
+            }
+        }
+    }
+    fn report(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+}
+
+/// A text file of at most [`LARGEST_FILE`] bytes.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+    let kind = file.metadata().map_err(|e| e.to_string())?;
+    if kind.is_dir() {
+        return Err("it is a folder".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    if bytes.len() as u64 > LARGEST_FILE {
+        return Err(format!("it is larger than {} MiB", LARGEST_FILE >> 20));
+    }
+    String::from_utf8(bytes).map_err(|e| format!("it is not text (byte {} is not UTF-8)", e.utf8_error().valid_up_to()))
+}
+
+/// Reads a scenario file, or `scenario.toml` of a folder.
+///
+/// # Errors
+/// Every problem of the file and of the files that it names.
+pub fn load(path: &Path) -> Result<Loaded, Error> {
+    let file = if path.is_dir() { path.join("scenario.toml") } else { path.to_owned() };
+    let text = read_text(&file).map_err(|what| {
+        let problem = Problem::new(file.display().to_string(), format!("cannot read the scenario: {what}"));
+        Error::Input(InputError { problems: vec![problem], sources: Sources::default() })
+    })?;
+    let base = file.parent().unwrap_or(Path::new("")).to_owned();
+    parse(&file.display().to_string(), &text, &base)
+}
+
+/// Reads a scenario from its text; `base` is where relative paths start.
+///
+/// # Errors
+/// Every problem of the text and of the files that it names.
+pub fn parse(file: &str, text: &str, base: &Path) -> Result<Loaded, Error> {
+    let text = text.trim_start_matches('\u{feff}');
+    let sight = Sight { base, sources: RefCell::default(), problems: RefCell::default() };
+    sight.sources.borrow_mut().add(file, text);
+    let (scenario, mut problems, spans) = Reader::new(file).read(text, |root| resolve(root, &sight));
+    problems.extend(sight.problems.into_inner());
+    let sources = sight.sources.into_inner();
+    match scenario {
+        Some(scenario) if problems.is_empty() => Ok(Loaded { scenario, sources, spans }),
+        _ => {
+            assert!(!problems.is_empty(), "a scenario that cannot be read and has no problem:\n{text}");
+            Err(Error::Input(InputError { problems, sources }))
+        }
+    }
+}
+
+fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
+    if let Some(version) = root.get("schema_version")
+        && let Some(found) = version.integer(0..=u64::MAX)
+        && found != SCHEMA_VERSION
+    {
+        version.problem(format!("this program reads version {SCHEMA_VERSION} of the scenario language"), None);
+    }
+    let text = |key| root.get(key).map_or(Some(""), |v| v.text()).map(str::to_owned);
+    let (name, description) = (text("name"), text("description"));
+    // The largest seed is what TOML can write down.
+    let seed = root.get("seed").map_or(Some(0), |v| v.integer(0..=u64::MAX >> 1));
+    let mut catalog = Catalog::embedded();
+    if let Some(files) = root.get("catalogs").and_then(|v| v.list()) {
+        for value in &files {
+            if let Some((name, text)) = value.text().and_then(|path| sight.read(Path::new(path), value)) {
+                catalog.add_file(&name, &text).into_iter().for_each(|problem| sight.report(problem));
+            }
+        }
+    }
+    catalog.add_tables(root);
+    let cluster = emulate::apply(root, cluster::read(root, &catalog));
+    let model = model::read(root, &catalog, sight);
+    let workload = training::read(root, cluster.as_ref(), seed.unwrap_or(0));
+    if let (Some(model), Some(workload)) = (&model, &workload) {
+        check_positions(root, model, workload);
+    }
+    let plan = plan::read(root, cluster.as_ref(), model.as_ref(), workload.as_ref(), sight);
+    let cost = self::cost::read(root, sight);
+    let data = data::read(root, sight);
+    let report = data::read_report(root);
+    seed?;
+    Some(Scenario {
+        name: name?,
+        description: description?,
+        cluster: cluster?,
+        model: model?,
+        workload: workload?,
+        plan: plan?,
+        cost: cost?,
+        data: data?,
+        report: report?,
+    })
+}
+
+fn check_positions(root: &Table<'_>, model: &Model, workload: &Workload) {
+    if let ir::Positions::Learned { maximum } = model.positions
+        && workload.sequence_length > maximum
+        && let Some(training) = root.table("training")
+    {
+        let message = format!("{} tokens are more than the model's {maximum} learned positions", workload.sequence_length);
+        training.report_at("sequence_length", Problem::new("training.sequence_length", message));
+    }
+}

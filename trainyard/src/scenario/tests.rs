@@ -1,0 +1,218 @@
+//! Scenario files: what is read, and what is said about wrong ones.
+
+use std::path::Path;
+
+use super::*;
+
+const GOOD: &str = r#"name = "t"
+seed = 3
+[cluster]
+nodes = "2 x dgx-a100"
+[model]
+name = "gpt2-124m"
+[training]
+sequence_length = 1024
+global_batch = 64
+[plan]
+tensor = 2
+pipeline = 4
+"#;
+
+fn read(text: &str) -> Result<Loaded, Error> {
+    parse("s.toml", text, Path::new("/nowhere"))
+}
+
+fn problems(text: &str) -> Vec<String> {
+    match read(text) {
+        Ok(_) => Vec::new(),
+        Err(Error::Input(error)) => error.problems.iter().map(|p| error.sources.render(p)).collect(),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// `GOOD` with `from` replaced by `to` has exactly these problems: each needle is in the problem of its index.
+fn check(from: &str, to: &str, expect: &[&[&str]]) {
+    assert!(GOOD.contains(from), "{from:?}");
+    let found = problems(&GOOD.replacen(from, to, 1));
+    assert_eq!(found.len(), expect.len(), "{to:?} gave\n{}", found.join("\n"));
+    for (found, needles) in found.iter().zip(expect) {
+        for needle in *needles {
+            assert!(found.contains(needle), "no {needle:?} in\n{found}");
+        }
+    }
+}
+
+#[test]
+fn a_good_scenario_has_no_problem() {
+    assert_eq!(problems(GOOD), Vec::<String>::new());
+    let loaded = read(GOOD).expect("good");
+    assert_eq!(loaded.scenario.cluster.devices(), 16);
+    let PlanChoice::Written(plan) = &loaded.scenario.plan else { panic!("a written plan") };
+    assert_eq!((plan.data, plan.tensor, plan.pipeline(), plan.microbatches), (2, 2, 4, 32));
+    assert_eq!(loaded.scenario.workload.precision, ir::Precision::Bf16);
+}
+
+#[test]
+fn unknown_keys_and_names_have_suggestions() {
+    check("tensor = 2", "tensr = 2\ntensor = 2", &[&["s.toml:11:1", "plan.tensr: unknown key", "hint"]]);
+    check("pipeline = 4", "pipelin = 4", &[&["plan.pipelin: unknown key", "did you mean `pipeline`?", "12 | pipelin = 4", "^^^^^^^"]]);
+    check("dgx-a100", "dgx-a10", &[&["s.toml:4:9", "there is no node `dgx-a10`", "did you mean `dgx-a100`?"]]);
+    check("gpt2-124m", "gpt2-124", &[&["there is no model `gpt2-124`", "did you mean `gpt2-124m`?"]]);
+    check("[training]", "[trainign]", &[
+        &["training: is missing"],
+        &["trainign: unknown key", "did you mean `training`?"],
+    ]);
+    check("pipeline = 4", "pipeline = 4\nschedule = \"1f2b\"", &[&["`1f2b` is none of: 1f1b, gpipe", "did you mean `1f1b`?"]]);
+}
+
+#[test]
+fn units_are_required() {
+    let with_link = |bandwidth: &str| format!("tensor = 2\n[emulate.between_nodes]\nlatency = \"5us\"\nbandwidth = {bandwidth}\n[plan]");
+    // A table may not be opened twice, so the emulation goes before the plan.
+    let check_link = |bandwidth: &str, needles: &[&str]| check("[plan]", &with_link(bandwidth).replacen("tensor = 2\n", "", 1), &[needles]);
+    check_link("400", &["emulate.between_nodes.bandwidth: needs a unit", "\"400Gbps\""]);
+    check_link("\"400\"", &["\"400\" has no unit", "bits per second"]);
+    check_link("\"400GB\"", &["is an amount of data, not a data rate", "per second"]);
+    check_link("\"-1Gbps\"", &["is negative"]);
+    check_link("\"0Gbps\"", &["is zero"]);
+    check_link("\"1e999Gbps\"", &["more digits than a data rate can hold"]);
+    check_link("true", &["must be a text with a unit, not true or false"]);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    check("global_batch = 64", "global_batch = 0", &[&["s.toml:9:16", "must be between 1 and 16777216, not 0"]]);
+    check("global_batch = 64", "global_batch = -8", &[&["not -8"]]);
+    check("global_batch = 64", "global_batch = 1000000000", &[&["not 1000000000"]]);
+    check("global_batch = 64", "global_batch = 99999999999999999999999999999999999999999", &[&["more than 38 digits"]]);
+    check("global_batch = 64", "global_batch = 64.5", &[&["must be a whole number, not a number"]]);
+    check("2 x dgx-a100", "1000000 x dgx-a100", &[&["8000000 devices are more than the 1048576"]]);
+    check("2 x dgx-a100", "0 x dgx-a100", &[&["`0` is not a count"]]);
+    check("2 x dgx-a100", "99999999999 x dgx-a100", &[&["`99999999999` is not a count"]]);
+    check("tensor = 2", "tensor = 0", &[&["plan.tensor: must be between 1 and"]]);
+    check("sequence_length = 1024", "sequence_length = 2048", &[&["2048 tokens are more than the model's 1024 learned positions"]]);
+    check("seed = 3", "seed = -1", &[&["seed: must be between 0 and"]]);
+}
+
+#[test]
+fn contradictions_are_named() {
+    check("pipeline = 4", "pipeline = 5", &[&["12 layers do not divide into 5 equal chunks", "pipeline = 4 or pipeline = 6", "layers_per_stage = [2, 3, 3, 2, 2]"]]);
+    check("pipeline = 4", "pipeline = 4\nlayers_per_stage = [6, 6]", &[&["lists 2 stages, and pipeline says 4"]]);
+    check("tensor = 2", "tensor = 3", &[&["tensor x pipeline = 12 does not divide the 16 devices"]]);
+    check("pipeline = 4", "pipeline = 4\nrecompute = [\"full\", \"none\"]", &[&["lists 2 stages, and there are 4"]]);
+    check("pipeline = 4", "pipeline = 4\nschedule = \"interleaved\"", &[&["chunks_per_stage: an interleaved schedule needs at least 2"]]);
+    check("global_batch = 64", "global_batch = 64\nprecision = \"bf17\"", &[&["`bf17` is none of", "did you mean `bf16`?"]]);
+    check("pipeline = 4", "pipeline = 4\nlayers_per_stage = [[3], [3], [3, 0], [3]]", &[&["has 2 chunks where the first stage has 1"]]);
+    check("[plan]", "[emulate]\nfactors = [1, 2]\n[plan]", &[&["has 2 factors for 16 devices"]]);
+    check("2 x dgx-a100\"", "2 x dgx-1v\"\n[cluster.fabric]\noversubscription = 0.5", &[&["must be between 1 and 1000, not 0.5"]]);
+}
+
+#[test]
+fn a_precision_that_a_device_lacks_is_refused() {
+    check("2 x dgx-a100\"", "2 x dgx-1v\"", &[]);
+    let text = GOOD.replace("dgx-a100", "dgx-1v").replace("global_batch = 64", "global_batch = 64\nprecision = \"bf16\"");
+    let found = problems(&text);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("v100-sxm2-32gb does not compute in bf16") && found[0].contains("fp32, fp16"), "{found:?}");
+}
+
+#[test]
+fn everything_is_reported_at_once_in_the_order_of_the_file() {
+    let text = "sed = 1\n[cluster]\nnodes = \"2 x dgx\"\n[model]\nname = \"gpt5\"\n[training]\nsequence_length = \"x\"\n[plan]\ntensor = -1\n[cost]\nsource = 5\n";
+    let found = problems(text);
+    let lines: Vec<&str> = found.iter().map(|p| p.split(':').nth(1).expect("a line")).collect();
+    assert_eq!(lines, ["1", "3", "5", "6", "7", "9", "11"], "{found:#?}");
+}
+
+#[test]
+fn broken_syntax_has_its_place() {
+    check("seed = 3", "seed = = 3", &[&["s.toml:2:", "not TOML"]]);
+    check("[model]", "[cluster]", &[&["s.toml:5:", "duplicate key"], &["cluster.name: unknown key"]]);
+    assert!(!problems("\u{0}\u{1}[[[").is_empty());
+    assert!(problems("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")[0].contains("not TOML"));
+    assert!(!problems("").is_empty());
+}
+
+#[test]
+fn files_that_are_not_there_are_named() {
+    check("name = \"gpt2-124m\"", "config = \"config.json\"", &[&["model.config: cannot read /nowhere/config.json"]]);
+    check("pipeline = 4", "schedule = { grid = \"g.csv\" }", &[&["cannot read /nowhere/g.csv"]]);
+    check("[plan]", "[data]\nfile = \"text.txt\"\n[plan]", &[&["cannot read /nowhere/text.txt"]]);
+    check("seed = 3", "seed = 3\ncatalogs = [\"c.toml\"]", &[&["cannot read /nowhere/c.toml"]]);
+}
+
+#[test]
+fn grids_are_read_and_wrong_cells_named() {
+    let grid = |cells: &str| format!("pipeline = 2\nschedule = {{ cells = \"\"\"{cells}\"\"\" }}");
+    check("pipeline = 4", &grid("0F0,0B0\n1F0,1B0\n"), &[]);
+    check("pipeline = 4", &grid("0F0,0X0\n1F0,1B0\n"), &[&["plan.schedule", "line 1, cell 2", "0X0"]]);
+    assert_eq!(super::plan::wrong_cells("0F0, zz,,0B0\nq,1F0\n"), [5..7, 13..14]);
+}
+
+#[test]
+fn the_resolved_form_reads_back() {
+    let unlike = "name = \"u\"\ncluster = [\"2 x cpu-2\", \"1 x cpu-4\"]\nmodel = \"tiny-gpt\"\n[training]\nsequence_length = 32\nglobal_batch = 8\n\
+        [emulate]\nfactors = [6, 6, 6, 9.5, 1, 2, 2, 2]\nbetween_nodes = { bandwidth = \"1Gbps\", latency = \"100us\" }\n\
+        [cost]\nsource = \"pass-table\"\nstages = [{ forward = \"1.5ms\", backward_input = \"2ms\", backward_weight = \"1ns\" }]\n";
+    let interleaved = GOOD.replace("pipeline = 4", "pipeline = 2\nchunks_per_stage = 3\nschedule = \"interleaved\"\nrecompute = [\"none\", \"full\"]\nzero = 1\n");
+    let grid = GOOD.replace("pipeline = 4", "data = 8\nschedule = { cells = \"0F0,0B0\" }\nmicrobatches = 1\n");
+    let policy = GOOD.replace("tensor = 2", "policy = \"megatron\"\nmicrobatch_size = 2\nschedule = \"interleaved\"\nchunks_per_stage = 2");
+    for text in [GOOD, unlike, &interleaved, &grid, &policy] {
+        let first = read(text).unwrap_or_else(|e| panic!("{e}\n{text}")).scenario;
+        let written = first.to_toml();
+        let second = read(&written).unwrap_or_else(|e| panic!("{e}\n{written}")).scenario;
+        assert_eq!(first, second, "{written}");
+        assert_eq!(written, second.to_toml());
+    }
+}
+
+#[test]
+fn emulation_gives_each_device_its_slowdown() {
+    let text = "cluster = [\"2 x cpu-2\"]\nmodel = \"tiny-gpt\"\ntraining = { sequence_length = 32, global_batch = 8 }\n[emulate]\nfactors = [6, 6, 6, 9.5]\n";
+    let cluster = read(text).unwrap_or_else(|e| panic!("{e}")).scenario.cluster;
+    let slowdown = |d: u32| cluster.device_kind(cluster.place(ir::DeviceId::new(d)).device_kind).slowdown;
+    let found: Vec<f64> = (0..4).map(slowdown).collect();
+    assert_eq!(found, [6.0, 6.0, 6.0, 9.5]);
+    assert_eq!((cluster.nodes(), cluster.node_kinds.len(), cluster.device_kinds.len()), (2, 2, 2));
+}
+
+/// Mutations of good scenarios never panic, and whatever is accepted reads back from its resolved form.
+#[test]
+fn mutated_scenarios_never_panic() {
+    const SEED: u64 = 0x7261_696c;
+    let mut state = SEED;
+    let mut draw = |below: usize| {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % below as u64).expect("below")
+    };
+    let scraps = [
+        "=", "[", "]", "{", "}", "\"", "'", ",", ".", "\n", "-", "0", "9", "99999999999", "1e308", "nan", "inf", "true", " x ", "é", "\u{0}",
+        "[plan]", "[emulate]\nfactors = 6\n", "schedule = \"gpipe\"\n", "\"\"\"", "data = 0\n", "recompute = []\n", "layers_per_stage = []\n",
+        "layers_per_stage = [[]]\n", "placement = [1]\n", "pipeline = 4096\n", "chunks_per_stage = 4096\n", "tensor = 1048576\n",
+    ];
+    let mut accepted = 0;
+    for round in 0..3000 {
+        let mut text: Vec<char> = GOOD.chars().collect();
+        for _ in 0..=draw(3) {
+            let at = draw(text.len() + 1);
+            match draw(4) {
+                0 => drop(text.splice(at..at, scraps[draw(scraps.len())].chars())),
+                1 => drop(text.drain(at..(at + draw(12)).min(text.len()))),
+                2 if at < text.len() => text[at] = char::from(b' ' + u8::try_from(draw(95)).expect("ASCII")),
+                _ => text.truncate(text.len() - draw(4).min(text.len())),
+            }
+        }
+        let text: String = text.into_iter().collect();
+        if let Ok(loaded) = read(&text) {
+            accepted += 1;
+            let written = loaded.scenario.to_toml();
+            let again = read(&written).unwrap_or_else(|e| panic!("seed {SEED} round {round}: {e}\n{text}\n---\n{written}"));
+            assert_eq!(again.scenario, loaded.scenario, "seed {SEED} round {round}:\n{text}");
+        }
+    }
+    assert!(accepted > 100, "only {accepted} of 3000 mutations were accepted: the mutations are too wild to test resolving");
+}
