@@ -192,7 +192,7 @@ fn comparison(out: &mut String, report: &CompareReport) {
     let mut table = table(&["instructions", "count", "simulated", "measured", "ratio", "median error", "90 %"]);
     for class in &report.comparison.classes {
         table.add_row(vec![
-            class.class.map_or_else(|| "all".to_owned(), |class| class.name().to_owned()),
+            class.class.map_or_else(|| "all".to_owned(), |class| class.to_string()),
             class.count.to_string(),
             time(class.predicted_median_ns as f64 * 1e-6),
             time(class.measured_median_ns as f64 * 1e-6),

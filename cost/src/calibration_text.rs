@@ -69,9 +69,10 @@ impl Check {
     fn whole(&mut self, c: &Calibration) {
         self.at_least_zero("dispatch.instruction_us", c.dispatch.instruction_us);
         self.at_least_zero("dispatch.launch_us", c.dispatch.launch_us);
-        for (name, value) in
-            [("interference.compute", c.interference.compute), ("interference.communication", c.interference.communication)]
-        {
+        for (name, value) in [
+            ("interference.compute", c.interference.compute),
+            ("interference.communication", c.interference.communication),
+        ] {
             if !(value.is_finite() && value >= 1.0) {
                 self.fault(name.to_owned(), format!("{value} would make work faster"), "1 or more");
             }
@@ -177,7 +178,11 @@ impl Check {
     fn points<const N: usize>(&mut self, subject: &str, points: &[[f64; N]]) {
         for (i, point) in points.iter().enumerate() {
             if point.iter().any(|value| !(value.is_finite() && *value > 0.0)) {
-                self.fault(format!("{subject}[{i}]"), format!("{point:?} has a number that is not positive"), "sizes, then microseconds");
+                self.fault(
+                    format!("{subject}[{i}]"),
+                    format!("{point:?} has a number that is not positive"),
+                    "sizes, then microseconds",
+                );
             }
         }
     }

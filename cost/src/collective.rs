@@ -108,7 +108,11 @@ pub(crate) fn wire_bytes(kind: CollectiveKind, bytes: Bytes, place: GroupPlace, 
     }
     let (inside, between) = shares(kind, place, formula);
     let exact = bytes.get() as f64 * if place.nodes > 1 { between } else { inside };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most twice a size in memory; a cast saturates")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most twice a size in memory; a cast saturates"
+    )]
     Bytes::new(libm::ceil(exact) as u64)
 }
 
@@ -206,7 +210,12 @@ impl Pricing<'_> {
 
     /// The formula of an algorithm; `None` if any may be taken. Between CPU threads `Automatic` is the ring: an executor
     /// must know without asking what it costs.
-    pub(crate) fn chosen(&self, kind: CollectiveKind, place: GroupPlace, algorithm: CollectiveAlgorithm) -> Option<Formula> {
+    pub(crate) fn chosen(
+        &self,
+        kind: CollectiveKind,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Option<Formula> {
         Formula::of(kind, place, algorithm).or_else(|| self.calibration().threads.then_some(Formula::Ring))
     }
 
@@ -223,7 +232,8 @@ impl Pricing<'_> {
         if self.calibration().threads {
             return self.between_threads(kind, size, place, explicit);
         }
-        let by_formula = || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
+        let by_formula =
+            || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
         let Some((seconds, basis)) = self.measured_or_fitted(kind, size, place) else {
             return (by_formula(), Basis::Analytic);
         };
@@ -267,13 +277,12 @@ impl Pricing<'_> {
     ) -> (f64, Basis) {
         let shared = self.measured_collective(kind, size, place.ranks);
         let link = self.link(place, if place.nodes > 1 { place.path } else { Self::inner_path(place) });
-        if link.name == SHARED_MEMORY && shared.is_some() {
-            return shared.expect("just seen");
-        }
-        let emulated = explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
+        let emulated =
+            || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
         match shared {
-            Some((seconds, _)) => (seconds + emulated, Basis::Interpolated),
-            None => (emulated, Basis::Analytic),
+            Some(measured) if link.name == SHARED_MEMORY => measured,
+            Some((seconds, _)) => (seconds + emulated(), Basis::Interpolated),
+            None => (emulated(), Basis::Analytic),
         }
     }
 

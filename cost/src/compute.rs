@@ -1,12 +1,13 @@
 //! Kernels to seconds on one device.
 
-use ir::counts::{Kernel, Shape, Streaming, flops, unit_kernels};
+use ir::counts::{Kernel, Shape, Streaming, unit_kernels};
 use ir::program::{CollectiveKind, Pass, Unit};
 use ir::{AttentionKernel, DeviceKind, Precision, Recompute, SimDuration};
 
 use crate::calibration::{Calibration, Measured};
-use crate::curve::{Curve, Scatter, relative_line};
+use crate::curve::Curve;
 use crate::model::Basis;
+use crate::shapes::{Grid, attention_points, attention_sizes, attention_terms, product_points, product_terms};
 
 /// A calibration with its measurements made ready for interpolation.
 #[derive(Clone, Debug)]
@@ -28,60 +29,6 @@ pub(crate) struct CollectiveCurve {
     pub(crate) curve: Curve,
 }
 
-/// Measured times over shapes of three sizes: a line in the FLOPs, times an interpolated factor.
-#[derive(Clone, Debug)]
-pub(crate) struct Grid {
-    overhead: f64,
-    rate: f64,
-    factor: Scatter<3>,
-}
-
-impl Grid {
-    /// Through points (sizes, FLOPs, seconds).
-    pub(crate) fn new(points: &[([f64; 3], f64, f64)]) -> Option<Self> {
-        let line: Vec<(f64, f64)> = points.iter().map(|(_, flops, seconds)| (*flops, *seconds)).collect();
-        let (overhead, rate) = relative_line(&line)?;
-        let factors = points.iter().map(|(sizes, flops, seconds)| (*sizes, seconds / (overhead + flops / rate)));
-        Some(Self { overhead, rate, factor: Scatter::new(factors) })
-    }
-    /// Seconds, and whether this very shape was measured.
-    pub(crate) fn at(&self, sizes: [f64; 3], flops: f64) -> (f64, bool) {
-        let (factor, measured) = self.factor.at(sizes);
-        ((self.overhead + flops / self.rate) * factor, measured)
-    }
-}
-
-/// The sizes by which an attention core is interpolated: cores side by side, tokens, head width.
-pub(crate) const fn attention_sizes(sequences: u64, sequence_length: u64, heads: u64, head_dim: u64) -> [f64; 3] {
-    [sequences as f64 * heads as f64, sequence_length as f64, head_dim as f64]
-}
-
-/// FLOPs as the interpolation counts them.
-pub(crate) const fn attention_kernel(point: [f64; 4], backward: bool) -> Kernel {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes were checked to be positive; a cast saturates")]
-    let whole = [point[0] as u64, point[1] as u64, point[2] as u64, point[3] as u64];
-    Kernel::Attention {
-        sequences: whole[0],
-        sequence_length: whole[1],
-        heads: whole[2],
-        kv_heads: whole[2],
-        head_dim: whole[3],
-        kernel: AttentionKernel::Fused,
-        backward,
-    }
-}
-
-fn attention_grid(points: &[[f64; 5]], backward: bool) -> Option<Grid> {
-    let rows: Vec<([f64; 3], f64, f64)> = points
-        .iter()
-        .map(|&[sequences, tokens, heads, width, microseconds]| {
-            let count = flops(attention_kernel([sequences, tokens, heads, width], backward)).get() as f64;
-            ([sequences * heads, tokens, width], count, microseconds * 1e-6)
-        })
-        .collect();
-    Grid::new(&rows)
-}
-
 impl Prepared {
     pub(crate) fn new(calibration: Calibration) -> Self {
         let none = Measured::default();
@@ -91,14 +38,10 @@ impl Prepared {
             let row = |name: &str| measured.streaming.iter().find(|row| row.kernel == name);
             row(kind.name()).or_else(|| kind.stand_in().and_then(|k| row(k.name()))).and_then(|row| curve(&row.points))
         };
-        let products: Vec<([f64; 3], f64, f64)> =
-            measured.matrix_products.iter().map(|&[m, n, k, us]| ([m, n, k], 2.0 * m * n * k, us * 1e-6)).collect();
+        let core = |points: &[[f64; 5]]| Grid::new(&attention_points(points), attention_terms);
         Self {
-            products: Grid::new(&products),
-            attention: [
-                attention_grid(&measured.attention_forward, false),
-                attention_grid(&measured.attention_backward, true),
-            ],
+            products: Grid::new(&product_points(&measured.matrix_products), product_terms),
+            attention: [core(&measured.attention_forward), core(&measured.attention_backward)],
             streaming: Streaming::ALL.into_iter().map(of_kind).collect(),
             copies: curve(&measured.copies),
             collectives: measured
@@ -117,19 +60,18 @@ impl Prepared {
     pub(crate) fn kernel(&self, device: &DeviceKind, precision: Precision, kernel: Kernel) -> (f64, Basis) {
         match kernel {
             Kernel::MatrixProduct { m, n, k } => match &self.products {
-                Some(grid) => measured(grid.at([m as f64, n as f64, k as f64], flops(kernel).get() as f64)),
+                Some(grid) => measured(grid.at([m as f64, n as f64, k as f64])),
                 None => self.product(device, precision, m, n, k),
             },
-            Kernel::Attention { sequences, sequence_length, heads, head_dim, kernel: implementation, backward, .. } => {
+            Kernel::Attention {
+                sequences, sequence_length, heads, head_dim, kernel: implementation, backward, ..
+            } => {
+                let sizes = attention_sizes(sequences as f64, sequence_length as f64, heads as f64, head_dim as f64);
                 match &self.attention[usize::from(backward)] {
-                    Some(grid) => measured(grid.at(
-                        attention_sizes(sequences, sequence_length, heads, head_dim),
-                        flops(kernel).get() as f64,
-                    )),
+                    Some(grid) => measured(grid.at(sizes)),
                     None => {
-                        let cores = sequences as f64 * heads as f64;
-                        let core = Core { cores, tokens: sequence_length as f64, width: head_dim as f64, backward };
-                        self.attention_core(device, precision, implementation, core)
+                        let [cores, tokens, width] = sizes;
+                        self.attention_core(device, precision, implementation, Core { cores, tokens, width, backward })
                     }
                 }
             }
@@ -175,7 +117,8 @@ impl Prepared {
             AttentionKernel::Plain => core.tokens * core.tokens,
         } * core.cores;
         let arithmetic = scores * 2.0 * core.width * products / (peak(device, precision) * utilisation);
-        let softmax = self.calibration.streaming(Streaming::Activation).expect("a calibration prices every streaming kernel");
+        let softmax =
+            self.calibration.streaming(Streaming::Activation).expect("a calibration prices every streaming kernel");
         let traffic = scores * score_bytes * (precision.bytes() as f64 / 2.0)
             / (device.memory_bandwidth.get() * softmax.bandwidth_fraction);
         (row.overhead_us * 1e-6 + arithmetic + traffic, fitted(row.rows))

@@ -95,33 +95,35 @@ impl<const D: usize> Scatter<D> {
     }
 }
 
-/// The least-squares line `seconds = overhead + amount / rate`, of relative errors, with neither negative: (overhead, rate).
-/// `None` without two positive points.
-pub(crate) fn relative_line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
-    // Minimise sum ((a + c x)/y - 1)^2: linear in a and c with weights 1/y.
-    let (mut uu, mut uv, mut vv, mut u1, mut v1) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    let usable = points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0 && x.is_finite() && y.is_finite());
-    for (x, y) in usable.clone() {
-        let (u, v) = (1.0 / y, x / y);
-        (uu, uv, vv, u1, v1) = (uu + u * u, uv + u * v, vv + v * v, u1 + u, v1 + v);
+/// The combination of features, no coefficient negative, that fits measured values with the least squared *relative*
+/// errors: minimises the sum of `(c . f / y - 1)^2`. Coordinate descent on the normal equations, whose order is fixed.
+pub(crate) fn relative_combination<const F: usize>(rows: &[([f64; F], f64)]) -> [f64; F] {
+    let mut gram = [[0.0; F]; F];
+    let mut target = [0.0; F];
+    for (features, value) in rows {
+        let scaled = features.map(|feature| feature / value);
+        for i in 0..F {
+            target[i] += scaled[i];
+            for j in 0..F {
+                gram[i][j] += scaled[i] * scaled[j];
+            }
+        }
     }
-    let determinant = uu * vv - uv * uv;
-    let count = usable.clone().count();
-    if count == 0 {
-        return None;
+    let mut coefficients = [0.0; F];
+    for _ in 0..SWEEPS {
+        let mut change: f64 = 0.0;
+        for i in (0..F).filter(|i| gram[*i][*i] > 0.0) {
+            let gradient: f64 = target[i] - (0..F).map(|j| gram[i][j] * coefficients[j]).sum::<f64>();
+            let next = (coefficients[i] + gradient / gram[i][i]).max(0.0);
+            change = change.max((next - coefficients[i]).abs() * gram[i][i].sqrt());
+            coefficients[i] = next;
+        }
+        if change < 1e-12 {
+            break;
+        }
     }
-    let through_origin = (0.0, vv / v1);
-    if count == 1 || determinant <= 1e-12 * uu * vv {
-        return Some(through_origin);
-    }
-    let (overhead, slope) = ((u1 * vv - v1 * uv) / determinant, (v1 * uu - u1 * uv) / determinant);
-    if overhead < 0.0 {
-        Some(through_origin)
-    } else if slope <= 0.0 {
-        // Constant times: the slope is lost under the overhead; charge it all to the largest point.
-        let (largest, seconds) = usable.fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { *b } else { a });
-        Some((0.0, largest / seconds))
-    } else {
-        Some((overhead, 1.0 / slope))
-    }
+    coefficients
 }
+
+/// Enough for features that are nearly parallel; more would polish what the interpolated factor absorbs anyway.
+const SWEEPS: usize = 5000;

@@ -5,15 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use ir::counts::{Streaming, flops};
+use ir::counts::Streaming;
 use ir::{AttentionKernel, MeasuredOp, Measurement, Precision, Problem};
 
 use crate::calibration::{
     Attention, Calibration, CollectivePoints, Dispatch, Interference, MatrixProduct, Measured, SHARED_MEMORY,
     StreamingPoints, StreamingRate,
 };
-use crate::compute::{Grid, attention_kernel};
+
 use crate::curve::Curve;
+use crate::shapes::{Grid, Terms, attention_points, attention_terms, product_points, product_terms};
 
 /// The error of one class of operations, each point predicted from the others.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,7 +66,8 @@ pub fn fit(measurements: &[Measurement], name: &str) -> Result<(Calibration, Fit
         problems.push(Problem::new("measurements", "no matrix product was measured").hint("measure a grid of shapes"));
     }
     if !sorted.streaming.contains_key(&Streaming::Add) {
-        problems.push(Problem::new("measurements", "no `add` kernel was measured").hint("it prices what was not measured"));
+        problems
+            .push(Problem::new("measurements", "no `add` kernel was measured").hint("it prices what was not measured"));
     }
     if !problems.is_empty() {
         return Err(problems);
@@ -135,21 +137,14 @@ fn class_name(op: &MeasuredOp) -> String {
 /// Leave-one-out errors of every class, by name.
 fn errors(sorted: &Sorted) -> Vec<ClassError> {
     let mut classes: BTreeMap<String, (usize, Vec<f64>)> = BTreeMap::new();
-    let products: Vec<([f64; 3], f64, f64)> =
-        sorted.products.iter().map(|&[m, n, k, us]| ([m, n, k], 2.0 * m * n * k, us)).collect();
-    classes.insert("matrix-product".to_owned(), (products.len(), grid_errors(&products)));
-    for (backward, name) in [(false, "attention-forward"), (true, "attention-backward")] {
-        let points: Vec<([f64; 3], f64, f64)> = sorted.attention[usize::from(backward)]
-            .iter()
-            .map(|&[sequences, tokens, heads, width, us]| {
-                let count = flops(attention_kernel([sequences, tokens, heads, width], backward)).get() as f64;
-                ([sequences * heads, tokens, width], count, us)
-            })
-            .collect();
+    let mut grid = |name: &str, points: Vec<([f64; 3], f64)>, terms: Terms| {
         if !points.is_empty() {
-            classes.insert(name.to_owned(), (points.len(), grid_errors(&points)));
+            classes.insert(name.to_owned(), (points.len(), grid_errors(&points, terms)));
         }
-    }
+    };
+    grid("matrix-product", product_points(&sorted.products), product_terms);
+    grid("attention-forward", attention_points(&sorted.attention[0]), attention_terms);
+    grid("attention-backward", attention_points(&sorted.attention[1]), attention_terms);
     let mut curve = |name: String, points: &[[f64; 2]]| {
         if !points.is_empty() {
             classes.insert(name, (points.len(), curve_errors(points)));
@@ -194,13 +189,14 @@ fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-fn grid_errors(points: &[([f64; 3], f64, f64)]) -> Vec<f64> {
-    (0..points.len())
-        .filter_map(|left_out| {
-            let (sizes, count, us) = points[left_out];
-            let others: Vec<_> = points.iter().filter(|(other, _, _)| *other != sizes).copied().collect();
-            let predicted = Grid::new(&others)?.at(sizes, count).0;
-            Some((predicted / us - 1.0).abs())
+fn grid_errors(points: &[([f64; 3], f64)], terms: Terms) -> Vec<f64> {
+    points
+        .iter()
+        .filter_map(|(sizes, seconds)| {
+            // A shape that was measured twice must not predict itself.
+            let same = |other: &[f64; 3]| other.iter().zip(sizes).all(|(a, b)| a.total_cmp(b).is_eq());
+            let others: Vec<_> = points.iter().filter(|(other, _)| !same(other)).copied().collect();
+            Some((Grid::new(&others, terms)?.at(*sizes).0 / seconds - 1.0).abs())
         })
         .collect()
 }
@@ -228,7 +224,8 @@ fn calibration(sorted: Sorted, name: &str) -> Calibration {
     });
     let priced_like_add: Vec<StreamingPoints> =
         missing.map(|kind| StreamingPoints { kernel: kind.name().to_owned(), points: add.clone() }).collect();
-    let by_name = |(kind, points): (Streaming, Vec<[f64; 2]>)| StreamingPoints { kernel: kind.name().to_owned(), points };
+    let by_name =
+        |(kind, points): (Streaming, Vec<[f64; 2]>)| StreamingPoints { kernel: kind.name().to_owned(), points };
     let [attention_forward, attention_backward] = sorted.attention;
     // Constants stand behind the measurements: only what has no point (attention, if it was not measured) uses them.
     Calibration {

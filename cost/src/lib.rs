@@ -7,6 +7,52 @@
 //! TOML) or a [`PassTable`]; [`fit`] makes a calibration from an executor's measurements; [`memory`] counts bytes.
 //! Times are whole nanoseconds, at least one, and equal on all machines (`libm`, fixed order of sums).
 //!
+//! ```
+//! # use trainyard_cost as cost;
+//! use cost::{Calibration, CostModel, GroupPlace};
+//! use ir::program::CollectiveKind;
+//! # use ir::{BytesPerSecond, Cluster, DeviceKind, DeviceKindId, Fabric, FlopsPerSecond, Link, NodeGroup, NodeKind, NodeKindId};
+//! # use ir::{Bytes, CollectiveAlgorithm, DeviceId, Precision, SimDuration};
+//! # let link = |name: &str| Link {
+//! #     name: name.to_owned(),
+//! #     bandwidth: BytesPerSecond::new(1e10).unwrap(),
+//! #     latency: SimDuration::from_nanoseconds(1000),
+//! # };
+//! # let core = DeviceKind {
+//! #     name: "core".to_owned(),
+//! #     calibration: "cpu".to_owned(),
+//! #     peak: vec![(Precision::Fp32, FlopsPerSecond::new(1e11).unwrap())],
+//! #     memory: Bytes::from_gib(8),
+//! #     memory_bandwidth: BytesPerSecond::new(1e10).unwrap(),
+//! #     multiprocessors: 1,
+//! #     slowdown: 1.0,
+//! #     usd_per_hour: None,
+//! #     source: "an example".to_owned(),
+//! # };
+//! # let node = NodeKind {
+//! #     name: "host".to_owned(),
+//! #     devices: vec![DeviceKindId::new(0); 4],
+//! #     domain_size: 4,
+//! #     domain_link: link("shared-memory"),
+//! #     host_link: link("shared-memory"),
+//! #     nics: 1,
+//! #     nic: link("eth-10g"),
+//! # };
+//! # let cluster = Cluster {
+//! #     device_kinds: vec![core],
+//! #     node_kinds: vec![node],
+//! #     groups: vec![NodeGroup { kind: NodeKindId::new(0), count: 1 }],
+//! #     fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+//! # };
+//! # let text = include_str!("../../catalog/calibration/cpu.toml");
+//! let model = CostModel::new(cluster, vec![Calibration::from_toml(text, "cpu.toml").unwrap()]).unwrap();
+//! let group = [0, 1, 2, 3].map(DeviceId::new);
+//! let place = GroupPlace::of(model.cluster(), &group);
+//! let priced = model.collective(CollectiveKind::AllReduce, Bytes::new(4_000_000), place, CollectiveAlgorithm::Ring);
+//! // 2(n-1)/n S/B + 2(n-1) steps: 600 us on a link of 10 GB/s, and six steps of 1 us.
+//! assert_eq!(priced.duration, SimDuration::from_nanoseconds(606_000));
+//! ```
+//!
 //! Read next: [`Calibration`] for the equations, `collective`'s table for algorithms, [`CostModel`] for the prices.
 
 mod calibration;
@@ -20,6 +66,9 @@ mod model;
 mod pass_table;
 mod place;
 mod prices;
+mod shapes;
+#[cfg(test)]
+mod tests;
 
 pub use calibration::{
     Attention, Calibration, CollectiveFit, CollectivePoints, Dispatch, Interference, LinkEfficiency, MatrixProduct,

@@ -9,7 +9,7 @@
 //! output gradients of sequence-parallel units) are communication buffers and not counted here, except where they stay
 //! for a later pass.
 
-use ir::counts::{Shape, chunk_parameters, gradient_bytes, parameter_bytes};
+use ir::counts::{Shape, bytes_of, chunk_parameters, gradient_bytes, parameter_bytes};
 use ir::program::{Chunk, Pass, Unit, UnitRange};
 use ir::{AttentionKernel, Bytes, DeviceKind, NormKind, Precision, Recompute, ZeroStage};
 
@@ -40,7 +40,7 @@ pub struct KeptTensor {
 pub fn kept_tensors(shape: Shape<'_>, unit: Unit) -> Vec<KeptTensor> {
     let sizes = Sizes::of(shape);
     let tensor = |name, bytes, keep| KeptTensor { name, bytes: Bytes::new(bytes), keep };
-    let (residual, statistics) = (sizes.rows * sizes.hidden * sizes.element, sizes.rows * sizes.norm_statistics);
+    let (residual, statistics) = (sizes.residual(), sizes.rows * sizes.norm_statistics);
     match unit {
         // The gradient is added to the rows of these tokens.
         Unit::Embedding => vec![tensor("token ids", sizes.tokens * 4, Keep::Always)],
@@ -49,7 +49,10 @@ pub fn kept_tensors(shape: Shape<'_>, unit: Unit) -> Vec<KeptTensor> {
             vec![tensor("layer input", residual, Keep::Always), tensor("norm statistics", statistics, Keep::UnlessFull)]
         }
         Unit::MlpNorm(_) => {
-            vec![tensor("norm input", residual, Keep::UnlessFull), tensor("norm statistics", statistics, Keep::UnlessFull)]
+            vec![
+                tensor("norm input", residual, Keep::UnlessFull),
+                tensor("norm statistics", statistics, Keep::UnlessFull),
+            ]
         }
         Unit::Attention(_) => vec![
             // Weight gradient of the query, key and value projections; the shard only, where it is gathered again.
@@ -110,20 +113,25 @@ impl Sizes {
                 NormKind::LayerNorm => 8,
             },
             core: match workload.attention {
-                AttentionKernel::Fused => shape.tokens() * heads * 4,
+                AttentionKernel::Fused => bytes_of([shape.tokens(), heads, 4]).get(),
                 AttentionKernel::Plain => {
-                    shape.tokens() * u64::from(workload.sequence_length) * heads * workload.precision.bytes()
+                    let length = u64::from(workload.sequence_length);
+                    bytes_of([shape.tokens(), length, heads, workload.precision.bytes()]).get()
                 }
             },
             sequence_parallel: shape.layout.sequence_parallel && shape.layout.tensor > 1,
         }
     }
     /// `[T, width]`.
-    const fn wide(&self, width: u64) -> u64 {
-        self.tokens * width * self.element
+    fn wide(&self, width: u64) -> u64 {
+        bytes_of([self.tokens, width, self.element]).get()
+    }
+    /// The residual stream on this rank, `[R, h]`.
+    fn residual(&self) -> u64 {
+        bytes_of([self.rows, self.hidden, self.element]).get()
     }
     /// A gathered input that stays beside its shard; nothing without sequence parallelism.
-    const fn gathered(&self) -> u64 {
+    fn gathered(&self) -> u64 {
         if self.sequence_parallel { self.wide(self.hidden) } else { 0 }
     }
 }
@@ -217,7 +225,7 @@ pub fn left_for_weights(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> By
 fn left_by_unit(sizes: &Sizes, unit: Unit) -> u64 {
     match unit {
         Unit::Embedding => sizes.wide(sizes.hidden),
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => sizes.rows * sizes.hidden * sizes.element,
+        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => sizes.residual(),
         Unit::Attention(_) => sizes.wide(sizes.hidden) + sizes.wide(sizes.qkv) + sizes.gathered(),
         Unit::Mlp(_) => sizes.wide(sizes.hidden) + sizes.wide(sizes.mlp_inputs * sizes.ffn) + sizes.gathered(),
         Unit::Head => sizes.gathered(),
@@ -240,21 +248,23 @@ pub fn workspace(shape: Shape<'_>, chunk: &Chunk, pass: Pass, units: UnitRange) 
             largest_of_units(chunk, units, |unit| Bytes::new(gradients(&sizes, shape, chunk.recompute, unit)))
         }
         Pass::Backward => largest_of_units(chunk, units, |unit| {
-            Bytes::new(gradients(&sizes, shape, chunk.recompute, unit) + left_by_unit(&sizes, unit) - regathered(&sizes, unit))
+            Bytes::new(
+                gradients(&sizes, shape, chunk.recompute, unit) + left_by_unit(&sizes, unit) - regathered(&sizes, unit),
+            )
         }),
         Pass::BackwardWeight => Bytes::ZERO,
     }
 }
 
 /// The part of what is left that an all-gather made, which is a communication buffer while one pass holds it.
-const fn regathered(sizes: &Sizes, unit: Unit) -> u64 {
+fn regathered(sizes: &Sizes, unit: Unit) -> u64 {
     match unit {
         Unit::Attention(_) | Unit::Mlp(_) | Unit::Head => sizes.gathered(),
         Unit::Embedding | Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm | Unit::Loss => 0,
     }
 }
 
-const fn output(sizes: &Sizes, unit: Unit) -> u64 {
+fn output(sizes: &Sizes, unit: Unit) -> u64 {
     match unit {
         Unit::Embedding | Unit::Attention(_) | Unit::Mlp(_) => sizes.wide(sizes.hidden),
         // A norm's output is the body's kept input; the logits have their own buffer.
@@ -262,8 +272,8 @@ const fn output(sizes: &Sizes, unit: Unit) -> u64 {
     }
 }
 
-const fn gradients(sizes: &Sizes, shape: Shape<'_>, recompute: Recompute, unit: Unit) -> u64 {
-    let residual = sizes.rows * sizes.hidden * sizes.element;
+fn gradients(sizes: &Sizes, shape: Shape<'_>, recompute: Recompute, unit: Unit) -> u64 {
+    let residual = sizes.residual();
     match unit {
         Unit::Embedding | Unit::Loss => 0,
         Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => residual,
@@ -290,7 +300,7 @@ pub fn logits(shape: Shape<'_>, chunk: &Chunk) -> Bytes {
         Precision::Fp32 => 4,
         Precision::Fp16 | Precision::Bf16 => 10,
     };
-    if chunk.head { Bytes::new(shape.tokens() * shape.rank_vocabulary() * each) } else { Bytes::ZERO }
+    if chunk.head { bytes_of([shape.tokens(), shape.rank_vocabulary(), each]) } else { Bytes::ZERO }
 }
 
 /// What the runtime takes for itself on a device (context, communication libraries, allocator slack): 2 GiB of a GPU,

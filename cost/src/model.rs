@@ -2,9 +2,7 @@
 
 use ir::counts::{Kernel, Shape, Streaming, gradient_norm_bytes, optimizer_bytes};
 use ir::program::{Chunk, CollectiveKind, Pass, Program, UnitRange};
-use ir::{
-    Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Precision, Problem, SimDuration,
-};
+use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Precision, Problem, SimDuration};
 
 use crate::calibration::Calibration;
 use crate::collective::{self, Formula, Pricing, Steps};
@@ -86,7 +84,9 @@ impl CostModel {
             }
             if !(kind.slowdown.is_finite() && kind.slowdown > 0.0) {
                 let message = format!("{} is not a factor of time", kind.slowdown);
-                problems.push(Problem::new(subject("slowdown"), message).hint("1 for a real device, more for a slower one"));
+                problems.push(
+                    Problem::new(subject("slowdown"), message).hint("1 for a real device, more for a slower one"),
+                );
             }
         }
         if !problems.is_empty() {
@@ -132,8 +132,11 @@ impl CostModel {
             .filter(|kind| kind.peak(precision).is_none())
             .map(|kind| {
                 let formats: Vec<&str> = kind.peak.iter().map(|(format, _)| format.name()).collect();
-                Problem::new("training.precision", format!("device {} does not support {}", kind.name, precision.name()))
-                    .hint(format!("it supports {}", formats.join(", ")))
+                Problem::new(
+                    "training.precision",
+                    format!("device {} does not support {}", kind.name, precision.name()),
+                )
+                .hint(format!("it supports {}", formats.join(", ")))
             })
             .collect()
     }
@@ -170,7 +173,14 @@ impl CostModel {
     ///
     /// For many look-ups of one shape, use [`CostModel::prepare`].
     #[must_use]
-    pub fn compute(&self, shape: Shape<'_>, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> Priced {
+    pub fn compute(
+        &self,
+        shape: Shape<'_>,
+        chunk: &Chunk,
+        pass: Pass,
+        units: UnitRange,
+        device: DeviceKindId,
+    ) -> Priced {
         match &self.source {
             Source::Table(table) => Priced::of_table(table.compute(chunk, pass, units)),
             Source::Calibrations { .. } => {
@@ -201,7 +211,13 @@ impl CostModel {
     }
 
     /// The formula that an algorithm comes to: for `Automatic` the cheapest.
-    fn formula(&self, kind: CollectiveKind, bytes: Bytes, place: GroupPlace, algorithm: CollectiveAlgorithm) -> Formula {
+    fn formula(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Formula {
         match &self.source {
             Source::Table(_) => Formula::of(kind, place, algorithm).unwrap_or(Formula::Ring),
             Source::Calibrations { .. } => {
@@ -214,11 +230,19 @@ impl CostModel {
 
     /// One collective alone. `bytes` is the whole buffer (see [`ir::Op::Collective`]).
     #[must_use]
-    pub fn collective(&self, kind: CollectiveKind, bytes: Bytes, place: GroupPlace, algorithm: CollectiveAlgorithm) -> Priced {
+    pub fn collective(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Priced {
         match &self.source {
             Source::Table(_) => Priced::of_table(SimDuration::ZERO),
             Source::Calibrations { .. } if place.ranks <= 1 => Priced::of((0.0, Basis::Measured)),
-            Source::Calibrations { .. } => Priced::of(self.pricing(place.first).collective(kind, bytes, place, algorithm)),
+            Source::Calibrations { .. } => {
+                Priced::of(self.pricing(place.first).collective(kind, bytes, place, algorithm))
+            }
         }
     }
 
@@ -227,7 +251,13 @@ impl CostModel {
     /// Between nodes if the group spans several (each member its share of the node's), else inside: the table of
     /// [`Steps`]' module. An executor moves just this over an emulated link.
     #[must_use]
-    pub fn wire_bytes(&self, kind: CollectiveKind, bytes: Bytes, place: GroupPlace, algorithm: CollectiveAlgorithm) -> Bytes {
+    pub fn wire_bytes(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Bytes {
         if place.ranks <= 1 {
             return Bytes::ZERO;
         }
@@ -237,7 +267,13 @@ impl CostModel {
     /// Steps of a collective, each of which costs its link's latency once. A ring all-reduce of `n` members takes
     /// `2(n-1)`, a gather or scatter `n-1`; of those of a group on `k` nodes `2(k-1)` or `k-1` go between nodes.
     #[must_use]
-    pub fn steps(&self, kind: CollectiveKind, bytes: Bytes, place: GroupPlace, algorithm: CollectiveAlgorithm) -> Steps {
+    pub fn steps(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Steps {
         collective::steps(kind, place, self.formula(kind, bytes, place, algorithm))
     }
 
@@ -269,7 +305,9 @@ impl CostModel {
     pub fn optimizer(&self, parameters: u64, precision: Precision, device: DeviceKindId) -> Priced {
         match &self.source {
             Source::Table(table) => Priced::of_table(table.optimizer),
-            Source::Calibrations { .. } => self.step(Streaming::Optimizer, optimizer_bytes(parameters, precision), device),
+            Source::Calibrations { .. } => {
+                self.step(Streaming::Optimizer, optimizer_bytes(parameters, precision), device)
+            }
         }
     }
 

@@ -34,7 +34,9 @@ impl PassTable {
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.stages.is_empty() {
-            problems.push(Problem::new("passes.stages", "the table has no stage").hint("one entry for each pipeline position"));
+            problems.push(
+                Problem::new("passes.stages", "the table has no stage").hint("one entry for each pipeline position"),
+            );
         }
         if self.chunks_per_stage == 0 {
             problems.push(Problem::new("passes.chunks_per_stage", "a stage of no chunks").hint("1 unless interleaved"));
@@ -69,14 +71,19 @@ impl PassTable {
         let positions = self.stages.len();
         if program.layout.pipeline as usize != positions {
             problems.push(
-                Problem::new("passes.stages", format!("the table has {positions} stages, the plan {}", program.layout.pipeline))
-                    .hint(format!("give {} entries", program.layout.pipeline)),
+                Problem::new(
+                    "passes.stages",
+                    format!("the table has {positions} stages, the plan {}", program.layout.pipeline),
+                )
+                .hint(format!("give {} entries", program.layout.pipeline)),
             );
         }
         for (position, role) in program.roles.iter().enumerate() {
             let partial = role.instructions().iter().enumerate().find(|(_, instruction)| match instruction.op {
                 Op::Compute { chunk, units, .. } => units != program.chunk(chunk).all_units(),
-                Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => false,
+                Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => {
+                    false
+                }
             });
             if let Some((id, _)) = partial {
                 problems.push(

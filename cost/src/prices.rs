@@ -84,7 +84,8 @@ pub(crate) fn total(dispatch: (u64, Basis), counts: [u32; 8], price: impl Fn(usi
     let (mut nanoseconds, mut basis) = dispatch;
     for (class, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
         let (each, on) = price(class);
-        nanoseconds = each.checked_mul(u64::from(count)).and_then(|all| nanoseconds.checked_add(all)).unwrap_or(u64::MAX / 2);
+        nanoseconds =
+            each.checked_mul(u64::from(count)).and_then(|all| nanoseconds.checked_add(all)).unwrap_or(u64::MAX / 2);
         if each > 0 {
             basis = basis.max(on);
         }

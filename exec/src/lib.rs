@@ -1,5 +1,39 @@
-//! trainyard-exec
+//! Real training on the CPU: the machine that carries out a program with threads and numbers instead of predictions.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`kernels`] | the arithmetic: pure functions over slices, forward and both gradients apart |
+//! | [`state`] | one rank: weights, activations, gradients, and what every instruction does to them |
+//! | [`runtime`] | threads that carry out a program on such ranks; emulated devices and links; [`CpuBackend`] |
+//! | [`data`] | a text to train on, and samples of it in an order that no division changes |
+//! | [`measure`](mod@measure) | what this machine takes for each of the above: the input of a calibration |
+//!
+//! **Deliberately ignorant of** schedules, prices and predictions: it interprets a verified program as the simulator does,
+//! knows neither why the program is what it is nor how long anything should take, and reports what happened as the same
+//! [`ir::Timeline`]. It reads no file and prints nothing.
+//!
+//! The same program gives the same bits in every run on one machine: every sum has a fixed order, and times decide nothing.
+//!
+//! ```
+//! use trainyard_exec::data::{Dataset, generate, unigram_entropy};
+//!
+//! let text = generate(0, 10_000);
+//! assert!(unigram_entropy(&text) > 2.5);
+//! let data = Dataset::new(text, 64, 0)?;
+//! let (mut tokens, mut targets) = (Vec::new(), Vec::new());
+//! data.sample(0, 8, 3, &mut tokens, &mut targets);
+//! assert_eq!(tokens[1..], targets[..63]);
+//! # Ok::<(), ir::Problem>(())
+//! ```
+//!
+//! Read next: [`runtime`] for what the measured spans mean.
+
 pub mod data;
 pub mod kernels;
+pub mod measure;
 pub mod runtime;
 pub mod state;
+
+pub use measure::{MeasureOptions, measure};
+pub use runtime::{CpuBackend, CpuOptions, Fault, FaultKind, Snapshot, oversubscribed, slowdowns};
+pub use state::Weights;

@@ -1,1 +1,15 @@
-//! trainyard-formats
+//! Files that people already have, in and out.
+//!
+//! Every reader takes text and gives a value or every reason why not; it refuses what it does not understand, because
+//! a model read almost right is planned wrong. **Deliberately ignorant of** the file system: the caller reads.
+//!
+//! ```
+//! use trainyard_formats as formats;
+//! let text = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+//!     "num_attention_heads": 4, "vocab_size": 256}"#;
+//! let model = formats::hugging_face::read(text, "tiny/config.json").expect("a sound file");
+//! assert_eq!(model.name, "tiny");
+//! assert_eq!(model.head_dim, 16);
+//! ```
+
+pub mod hugging_face;

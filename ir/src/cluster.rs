@@ -3,7 +3,9 @@
 //! A cluster is as large as its distinct parts: a million equal nodes are one [`NodeGroup`].
 //! Devices are numbered group by group, node by node.
 
-use crate::{BytesPerSecond, Bytes, DeviceId, DeviceKindId, FlopsPerSecond, NodeId, NodeKindId, Precision, SimDuration};
+use crate::{
+    Bytes, BytesPerSecond, DeviceId, DeviceKindId, FlopsPerSecond, NodeId, NodeKindId, Precision, SimDuration,
+};
 
 /// One kind of GPU or CPU worker. Rates are the vendor's dense peaks.
 #[derive(Clone, PartialEq, Debug)]
@@ -209,14 +211,19 @@ impl Cluster {
     /// The leaf switch of a node.
     #[must_use]
     pub const fn leaf(&self, node: NodeId) -> u32 {
-        if self.fabric.leaf_nodes == 0 { 0 } else { node.raw() / self.fabric.leaf_nodes }
+        match node.raw().checked_div(self.fabric.leaf_nodes) {
+            Some(leaf) => leaf,
+            None => 0,
+        }
     }
     /// The NIC that a device uses.
     #[must_use]
     pub fn nic_of(&self, place: Place) -> u32 {
         let kind = self.node_kind(place.node_kind);
         let devices = u32::try_from(kind.devices.len()).expect("a node of more devices than u32");
-        (u64::from(place.local) * u64::from(kind.nics) / u64::from(devices.max(1))).try_into().expect("fewer NICs than u32")
+        (u64::from(place.local) * u64::from(kind.nics) / u64::from(devices.max(1)))
+            .try_into()
+            .expect("fewer NICs than u32")
     }
     /// The links that a message from one device to another crosses, in order.
     #[must_use]
@@ -257,7 +264,9 @@ impl Cluster {
             PhysicalLink::HostOut(d) | PhysicalLink::HostIn(d) => {
                 self.node_kind(self.place(d).node_kind).host_link.bandwidth
             }
-            PhysicalLink::NicOut(n, _) | PhysicalLink::NicIn(n, _) => self.node_kind(self.kind_of_node(n)).nic.bandwidth,
+            PhysicalLink::NicOut(n, _) | PhysicalLink::NicIn(n, _) => {
+                self.node_kind(self.kind_of_node(n)).nic.bandwidth
+            }
             PhysicalLink::LeafUp(leaf) | PhysicalLink::LeafDown(leaf) => self.leaf_capacity(leaf),
         }
     }

@@ -15,8 +15,8 @@ mod totals;
 
 pub use kernels::unit_kernels;
 pub use sizes::{
-    activation_bytes, chunk_parameters, gradient_bytes, gradient_norm_bytes, message_bytes, optimizer_bytes, parameter_bytes, partial_gradient_parameters,
-    payload_bytes, replicated_parameters, unit_parameters,
+    activation_bytes, chunk_parameters, gradient_bytes, gradient_norm_bytes, message_bytes, optimizer_bytes,
+    parameter_bytes, partial_gradient_parameters, payload_bytes, replicated_parameters, unit_parameters,
 };
 pub use totals::{CountedParameters, CountedScores, model_flops_per_token, program_flops};
 
@@ -75,6 +75,16 @@ impl Shape<'_> {
     pub const fn rank_ffn(&self) -> u64 {
         (self.model.ffn as u64).div_ceil(self.tensor())
     }
+}
+
+/// The largest size that a count gives: a PiB. Whatever a person writes (a microbatch of 10^9), sums of counts then stay
+/// inside 64 bits, and no device holds so much.
+pub const LARGEST: Bytes = Bytes::new(1 << 50);
+
+/// The product of `factors` in bytes, at most [`LARGEST`].
+#[must_use]
+pub fn bytes_of<const N: usize>(factors: [u64; N]) -> Bytes {
+    Bytes::new(factors.into_iter().fold(1, u64::saturating_mul).min(LARGEST.get()))
 }
 
 /// A streaming kernel; each kind has its own effective bandwidth.

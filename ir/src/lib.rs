@@ -33,7 +33,7 @@ pub use ids::{
     BufferId, ChunkId, DeviceId, DeviceKindId, GroupId, InstructionId, MicrobatchId, NodeId, NodeKindId, Rank, RoleId,
     StageId,
 };
-pub use measurement::{Measurement, MeasuredOp};
+pub use measurement::{MeasuredOp, Measurement};
 pub use model::{MlpKind, Model, NormKind, Positions};
 pub use plan::{Axis, CollectiveAlgorithm, Plan, Recompute, Schedule, StagePlan, ZeroStage};
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};

@@ -80,7 +80,7 @@ impl SimDuration {
         let nanoseconds = (seconds * 1e9).ceil();
         // 2^64 is exactly representable; everything below it fits.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be inside u64")]
-        (nanoseconds >= 0.0 && nanoseconds < 18_446_744_073_709_551_616.0).then(|| Self(nanoseconds as u64))
+        (0.0..18_446_744_073_709_551_616.0).contains(&nanoseconds).then_some(Self(nanoseconds as u64))
     }
     /// In nanoseconds.
     #[must_use]

@@ -47,7 +47,12 @@ pub(crate) fn edit(role: &mut Role, change: impl FnOnce(&mut Vec<Line>)) {
     let mut lines: Vec<Line> = role
         .instructions()
         .iter()
-        .map(|i| Line { op: i.op, stream: i.stream, waits: role.waits(i).to_vec(), accesses: role.accesses(i).to_vec() })
+        .map(|i| Line {
+            op: i.op,
+            stream: i.stream,
+            waits: role.waits(i).to_vec(),
+            accesses: role.accesses(i).to_vec(),
+        })
         .collect();
     change(&mut lines);
     let mut edited = Role::new(role.stage, role.ranks.clone());

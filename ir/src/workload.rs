@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Model, Positions, Problem};
+
 /// The number format of weights and activations in matrix products.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,5 +107,112 @@ impl Workload {
     #[must_use]
     pub const fn tokens_per_iteration(&self) -> u64 {
         self.sequence_length as u64 * self.global_batch as u64
+    }
+}
+
+/// Longest sequence and largest divisor of the vocabulary; under them no count leaves 64 bits.
+const MOST_TOKENS: u32 = 1 << 26;
+const MOST_DIVISOR: u32 = 1 << 20;
+
+impl Workload {
+    /// Every reason why nothing can be trained so. Subjects are `training.<field>`. Empty if it can.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (field, size, most) in [
+            ("sequence_length", self.sequence_length, MOST_TOKENS),
+            ("global_batch", self.global_batch, u32::MAX),
+            ("iterations", self.iterations, u32::MAX),
+            ("vocabulary_divisor", self.vocabulary_divisor, MOST_DIVISOR),
+        ] {
+            if size == 0 {
+                problems.push(Problem::new(format!("training.{field}"), "is zero").hint("write a positive number"));
+            } else if size > most {
+                let hint = format!("at most {most} is supported; is a digit too many?");
+                problems.push(Problem::new(format!("training.{field}"), format!("{size} is out of reach")).hint(hint));
+            }
+        }
+        problems.extend(self.optimizer.problems());
+        problems
+    }
+    /// Every reason why `model` cannot be trained so, beyond [`Workload::problems`] and [`Model::problems`].
+    #[must_use]
+    pub fn problems_with(&self, model: &Model) -> Vec<Problem> {
+        match model.positions {
+            Positions::Learned { maximum } if self.sequence_length > maximum => {
+                let message =
+                    format!("{} tokens are more than the model's {maximum} learned positions", self.sequence_length);
+                vec![Problem::new("training.sequence_length", message).hint(format!("write at most {maximum}"))]
+            }
+            Positions::Learned { .. } | Positions::Rope { .. } => Vec::new(),
+        }
+    }
+}
+
+impl AdamW {
+    /// Every number with which the optimizer cannot work. Subjects are `training.optimizer.<field>`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        let fraction = |x: f64| (0.0..1.0).contains(&x);
+        for (field, value, good, hint) in [
+            ("learning_rate", self.learning_rate, positive(self.learning_rate), "write a positive number, as in 3e-4"),
+            ("beta1", self.beta1, fraction(self.beta1), "write a number from 0 to under 1, as in 0.9"),
+            ("beta2", self.beta2, fraction(self.beta2), "write a number from 0 to under 1, as in 0.95"),
+            ("epsilon", self.epsilon, positive(self.epsilon), "write a positive number, as in 1e-8"),
+            (
+                "weight_decay",
+                self.weight_decay,
+                self.weight_decay == 0.0 || positive(self.weight_decay),
+                "write 0 or a positive number, as in 0.1",
+            ),
+            (
+                "clip_norm",
+                self.clip_norm.unwrap_or(1.0),
+                self.clip_norm.is_none_or(positive),
+                "write a positive number, or leave it out for no clipping",
+            ),
+        ] {
+            if !good {
+                let subject = format!("training.optimizer.{field}");
+                problems.push(Problem::new(subject, format!("{value} is not possible")).hint(hint));
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Workload;
+    use crate::Positions;
+
+    fn check(change: impl FnOnce(&mut Workload), expect: &[&str]) {
+        let mut workload = crate::testing::program(1, 1, 1).workload;
+        change(&mut workload);
+        let mut model = crate::testing::model();
+        model.positions = Positions::Learned { maximum: 64 };
+        let problems = workload.problems().into_iter().chain(workload.problems_with(&model));
+        let problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+        assert_eq!(problems.len(), expect.len(), "{problems:#?}");
+        assert!(problems.iter().zip(expect).all(|(problem, part)| problem.contains(part)), "{problems:#?}");
+    }
+
+    #[test]
+    fn impossible_training_is_named() {
+        check(|_| {}, &[]);
+        check(|w| w.sequence_length = 64, &[]);
+        check(|w| w.sequence_length = 65, &["more than the model's 64 learned positions (write at most 64)"]);
+        check(|w| (w.sequence_length, w.global_batch) = (0, 0), &["sequence_length: is zero", "global_batch: is zero"]);
+        check(|w| w.vocabulary_divisor = u32::MAX, &["vocabulary_divisor: 4294967295 is out of reach"]);
+        check(|w| w.optimizer.learning_rate = f64::NAN, &["training.optimizer.learning_rate: NaN is not possible"]);
+        check(|w| (w.optimizer.beta1, w.optimizer.beta2) = (1.0, -0.1), &["beta1: 1 is", "beta2: -0.1 is"]);
+        check(
+            |w| (w.optimizer.epsilon, w.optimizer.weight_decay) = (0.0, -1.0),
+            &["epsilon: 0 is", "weight_decay: -1"],
+        );
+        check(|w| w.optimizer.clip_norm = Some(0.0), &["clip_norm: 0 is"]);
+        check(|w| w.optimizer.clip_norm = None, &[]);
     }
 }

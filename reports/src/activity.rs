@@ -118,17 +118,17 @@ impl Activity {
     #[must_use]
     pub const fn colour(self) -> Colour {
         match self {
-            Self::Forward => Colour { variable: "forward", light: 0x2f_6f_c4, dark: 0x5b_9b_ee },
-            Self::Recompute => Colour { variable: "recompute", light: 0x7f_b8_ea, dark: 0x2f_62_96 },
-            Self::Backward => Colour { variable: "backward", light: 0xd9_6b_12, dark: 0xf0_8c_3a },
-            Self::BackwardInput => Colour { variable: "backward-input", light: 0xe8_a3_32, dark: 0xf2_b8_50 },
-            Self::BackwardWeight => Colour { variable: "backward-weight", light: 0x9c_4f_1d, dark: 0xb8_6a_36 },
-            Self::TensorCommunication => Colour { variable: "tensor", light: 0x00_8f_72, dark: 0x1f_b8_96 },
-            Self::PipelineCommunication => Colour { variable: "pipeline", light: 0xb8_3f_8f, dark: 0xd9_6a_b4 },
-            Self::DataCommunication => Colour { variable: "data", light: 0x7a_58_c1, dark: 0xa1_84_e6 },
-            Self::ModelCommunication => Colour { variable: "model", light: 0x7d_87_20, dark: 0xb3_bd_4a },
-            Self::Optimizer => Colour { variable: "optimizer", light: 0x4a_55_63, dark: 0x93_a0_b0 },
-            Self::Bubble => Colour { variable: "bubble", light: 0xe4_e7_ec, dark: 0x2b_32_3c },
+            Self::Forward => Colour { variable: "forward", light: 0x2f6fc4, dark: 0x5b9bee },
+            Self::Recompute => Colour { variable: "recompute", light: 0x7fb8ea, dark: 0x2f6296 },
+            Self::Backward => Colour { variable: "backward", light: 0xd96b12, dark: 0xf08c3a },
+            Self::BackwardInput => Colour { variable: "backward-input", light: 0xe8a332, dark: 0xf2b850 },
+            Self::BackwardWeight => Colour { variable: "backward-weight", light: 0x9c4f1d, dark: 0xb86a36 },
+            Self::TensorCommunication => Colour { variable: "tensor", light: 0x008f72, dark: 0x1fb896 },
+            Self::PipelineCommunication => Colour { variable: "pipeline", light: 0xb83f8f, dark: 0xd96ab4 },
+            Self::DataCommunication => Colour { variable: "data", light: 0x7a58c1, dark: 0xa184e6 },
+            Self::ModelCommunication => Colour { variable: "model", light: 0x7d8720, dark: 0xb3bd4a },
+            Self::Optimizer => Colour { variable: "optimizer", light: 0x4a5563, dark: 0x93a0b0 },
+            Self::Bubble => Colour { variable: "bubble", light: 0xe4e7ec, dark: 0x2b323c },
         }
     }
 }
@@ -251,13 +251,18 @@ mod tests {
         for activity in Activity::ALL.into_iter().filter(|a| *a != Activity::Bubble) {
             let colour = activity.colour();
             // 2:1 against the ground for large areas that also carry labels, titles and a legend.
-            assert!(contrast(colour.light, 0xff_ff_ff) >= 2.0, "{activity:?} on light");
-            assert!(contrast(colour.dark, 0x14_18_1e) >= 2.0, "{activity:?} on dark");
+            assert!(contrast(colour.light, 0xffffff) >= 2.0, "{activity:?} on light");
+            assert!(contrast(colour.dark, 0x14181e) >= 2.0, "{activity:?} on dark");
         }
         let colours: Vec<u32> = Activity::ALL.iter().map(|a| a.colour().light).collect();
         for (i, a) in colours.iter().enumerate() {
             for b in &colours[i + 1..] {
-                let distance: i32 = a.to_be_bytes().iter().zip(b.to_be_bytes()).map(|(x, y)| (i32::from(*x) - i32::from(y)).abs()).sum();
+                let distance: i32 = a
+                    .to_be_bytes()
+                    .iter()
+                    .zip(b.to_be_bytes())
+                    .map(|(x, y)| (i32::from(*x) - i32::from(y)).abs())
+                    .sum();
                 assert!(distance > 60, "{a:06x} and {b:06x} look alike");
             }
         }

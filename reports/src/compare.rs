@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::activity::InstructionClass;
 use crate::metrics::bounds;
+use crate::report::timeline_problems;
 use crate::words;
 use statistics::{median_u64, quantile};
 
@@ -194,14 +195,8 @@ fn join_lanes(program: &Program, predicted: &Timeline, measured: &[&Timeline]) -
             format!("iteration {} followed other ranks than iteration {}", timeline.iteration, first.iteration),
         ));
     }
-    for lane in measured.iter().flat_map(|timeline| &timeline.lanes).chain(&predicted.lanes) {
-        let expected = program.roles.get(lane.role.index()).map(|role| role.instructions().len());
-        if expected != Some(lane.spans.len()) {
-            problems.push(Problem::new(
-                format!("rank {}", lane.rank.raw()),
-                format!("has {} spans, its role {} instructions", lane.spans.len(), expected.unwrap_or(0)),
-            ));
-        }
+    for timeline in measured.iter().chain([&predicted]) {
+        problems.extend(timeline_problems(program, timeline));
     }
     let mut partners = Vec::with_capacity(first.lanes.len());
     for lane in &first.lanes {
@@ -276,7 +271,12 @@ fn compute_of(program: &Program, lane: &Lane) -> (u64, u64, u64) {
     result
 }
 
-fn stage_errors(program: &Program, predicted: &Timeline, measured: &[&Timeline], partners: &[usize]) -> Vec<StageError> {
+fn stage_errors(
+    program: &Program,
+    predicted: &Timeline,
+    measured: &[&Timeline],
+    partners: &[usize],
+) -> Vec<StageError> {
     let stage_of = |lane: &Lane| program.roles[lane.role.index()].stage;
     let mut stages: Vec<StageId> = measured[0].lanes.iter().map(stage_of).collect();
     stages.sort_unstable();
@@ -303,9 +303,8 @@ fn stage_errors(program: &Program, predicted: &Timeline, measured: &[&Timeline],
 
 fn worst(program: &Program, joined: &[Joined], classes: &[InstructionClass]) -> Vec<InstructionError> {
     let mut order: Vec<&Joined> = joined.iter().filter(|entry| entry.predicted != entry.measured).collect();
-    let key = |entry: &&Joined| {
-        (std::cmp::Reverse(entry.predicted.abs_diff(entry.measured)), entry.rank, entry.instruction)
-    };
+    let key =
+        |entry: &&Joined| (std::cmp::Reverse(entry.predicted.abs_diff(entry.measured)), entry.rank, entry.instruction);
     if order.len() > WORST {
         order.select_nth_unstable_by_key(WORST, key);
         order.truncate(WORST);

@@ -8,6 +8,6 @@ pub(crate) mod charts;
 mod font;
 pub(crate) mod palette;
 mod png;
-pub(crate) mod scene;
 pub(crate) mod scale;
+pub(crate) mod scene;
 pub(crate) mod timeline;

@@ -7,6 +7,49 @@
 //! **Deliberately ignorant of** files, terminals and how a timeline came about: a simulated timeline differs from a
 //! measured one by its clock tag only. It neither prices nor decides anything.
 //!
+//! ```
+//! # use ir::program::{Chunk, Layout, Pass, RankSet, Stream, UnitRange};
+//! # use ir::*;
+//! # fn program() -> Program {
+//! #     let model = Model {
+//! #         name: "one layer".into(), hidden: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn: 16, vocabulary: 32,
+//! #         norm: NormKind::RmsNorm, norm_epsilon: 1e-5, positions: Positions::Rope { theta: 1e4 }, mlp: MlpKind::Gelu,
+//! #         qkv_bias: false, projection_bias: false, mlp_bias: false, tied_head: false,
+//! #     };
+//! #     let workload = Workload {
+//! #         sequence_length: 64, global_batch: 1, iterations: 1, precision: Precision::Fp32,
+//! #         attention: AttentionKernel::Fused, vocabulary_divisor: 1, optimizer: AdamW::default(), seed: 1,
+//! #     };
+//! #     let layout = Layout {
+//! #         data: 1, tensor: 1, pipeline: 1, sequence_parallel: false, microbatch_size: 1, microbatches: 1,
+//! #         zero: ZeroStage::Zero0, collective: CollectiveAlgorithm::Automatic,
+//! #     };
+//! #     let stage = StageId::new(0);
+//! #     let chunk = Chunk { stage, first_layer: 0, layers: 1, embedding: true, head: true, recompute: Recompute::None };
+//! #     let mut role = Role::new(stage, RankSet::run(0, 1, 1));
+//! #     for pass in [Pass::Forward, Pass::Backward] {
+//! #         let (chunk, units, microbatch) = (ChunkId::new(0), UnitRange { start: 0, end: 8 }, MicrobatchId::new(0));
+//! #         role.push(Op::Compute { pass, chunk, units, microbatch }, Stream::Compute, &[], &[]);
+//! #     }
+//! #     Program { model, workload, layout, chunks: vec![chunk], groups: vec![], roles: vec![role], placement: vec![] }
+//! # }
+//! # fn span(id: u32, start: u64, end: u64) -> Span {
+//! #     let time = SimTime::from_nanoseconds;
+//! #     Span { instruction: InstructionId::new(id), issued: time(start), start: time(start), end: time(end) }
+//! # }
+//! # let program = program();
+//! # let (role, rank) = (RoleId::new(0), Rank::new(0));
+//! // A rank that works for 1 and 2 microseconds, and waits half a one in between.
+//! let spans = vec![span(0, 0, 1_000), span(1, 1_500, 3_500)];
+//! let lane = Lane { role, rank, multiplicity: 1, spans, memory: vec![] };
+//! let timeline = Timeline { clock: Clock::Simulated, program: program.digest(), iteration: 0, lanes: vec![lane] };
+//!
+//! let metrics = trainyard_reports::Metrics::of(&program, &timeline, None, &[]);
+//! assert_eq!(metrics.iteration_ns, 3_500);
+//! assert_eq!(metrics.time.get(trainyard_reports::Activity::Bubble), 500);
+//! assert_eq!(metrics.bubble_rate, Some(1.0 - 3_000.0 / 3_500.0));
+//! ```
+//!
 //! Read next: [`metrics`] for how an iteration's time is divided, [`compare`] for how two timelines join.
 
 mod activity;

@@ -3,11 +3,10 @@
 //! # Where the time goes
 //!
 //! Each rank's iteration is divided into [`Activity`]s without gap or overlap, in whole nanoseconds, so that the parts
-//! sum to the iteration exactly. While the compute stream works, the time belongs to what it works on. While it waits,
-//! the time belongs to the communication that the next compute instruction waits for, directly or through other
-//! communication, from the moment that communication really runs (all partners there); several at once count as the
-//! first of tensor, pipeline, model, data. What is left is bubble. After the last compute instruction every communication
-//! still running counts. Communication that runs beside compute is hidden and costs nothing here.
+//! sum to the iteration exactly. While the compute stream works, the time belongs to what it works on. While it waits and
+//! communication of this rank runs (all partners there), the time is that communication's, exposed; of several kinds at
+//! once the first of tensor, pipeline, model, data takes it. What is left is bubble. Communication that runs beside compute
+//! is hidden and costs nothing here; a collective that waits for its partners does not run yet.
 //!
 //! A stage's parts are the mean over its ranks, rounded by largest remainders so that they still sum exactly.
 
@@ -15,9 +14,10 @@ mod lane;
 mod memory;
 mod split;
 
+pub(crate) use memory::{KINDS, apply, kind_index, resident};
 pub use memory::{MemoryChange, MemoryPeak, memory_changes, memory_peak};
 pub use split::Split;
-pub(crate) use memory::{KINDS, kind_index};
+pub(crate) use split::key;
 
 use ir::{Bytes, Clock, Flops, FlopsPerSecond, Program, StageId, Timeline};
 use serde::Serialize;
@@ -197,7 +197,8 @@ fn stages(
         members[ids.binary_search(&stage_of(index)).expect("every lane's stage is in the list")].push(index);
     }
     let metrics = |(stage, members): (StageId, Vec<usize>)| {
-        let time = Split::mean(members.iter().map(|i| (&lanes[*i].time, timeline.lanes[*i].multiplicity)), iteration_ns);
+        let time =
+            Split::mean(members.iter().map(|i| (&lanes[*i].time, timeline.lanes[*i].multiplicity)), iteration_ns);
         let first = members.iter().filter_map(|i| lanes[*i].passes.map(|(first, _)| first)).min();
         let last = members.iter().filter_map(|i| lanes[*i].passes.map(|(_, last)| last)).max();
         let mut memory: Option<MemoryPeak> = None;

@@ -116,7 +116,12 @@ impl<'a> Report<'a> {
             metrics: &self.metrics,
             comparison: &self.comparison,
             losses: &self.input.losses,
-            provenance: self.input.provenance.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect(),
+            provenance: self
+                .input
+                .provenance
+                .iter()
+                .map(|(name, value)| (name.clone(), value.as_str().into()))
+                .collect(),
         };
         serde_json::to_string_pretty(&document).expect("plain data has a JSON form")
     }
@@ -127,15 +132,23 @@ fn problems(input: &ReportInput<'_>) -> Vec<Problem> {
     if input.timelines.is_empty() {
         problems.push(Problem::new("report", "there is no timeline to report on"));
     }
-    for timeline in &input.timelines {
-        for lane in &timeline.lanes {
-            let expected = input.program.roles.get(lane.role.index()).map_or(0, |role| role.instructions().len());
-            if lane.spans.len() != expected {
-                problems.push(Problem::new(
-                    format!("{} iteration {}, rank {}", timeline.clock.word(), timeline.iteration, lane.rank.raw()),
-                    format!("has {} spans, its role {expected} instructions", lane.spans.len()),
-                ));
-            }
+    input.timelines.iter().for_each(|timeline| problems.extend(timeline_problems(input.program, timeline)));
+    problems
+}
+
+/// Why a timeline cannot be one of a program: lanes without a span for each instruction, spans that end before they start.
+pub(crate) fn timeline_problems(program: &Program, timeline: &Timeline) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for lane in &timeline.lanes {
+        let subject = format!("{} iteration {}, rank {}", timeline.clock.word(), timeline.iteration, lane.rank.raw());
+        let expected = program.roles.get(lane.role.index()).map_or(0, |role| role.instructions().len());
+        if lane.spans.len() != expected {
+            let message = format!("has {} spans, its role {expected} instructions", lane.spans.len());
+            problems.push(Problem::new(subject.clone(), message).hint("the timeline is of another program"));
+        }
+        if let Some(span) = lane.spans.iter().find(|span| span.end < span.start) {
+            let message = format!("instruction {} ends before it starts", span.instruction.raw());
+            problems.push(Problem::new(subject, message));
         }
     }
     problems

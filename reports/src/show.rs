@@ -58,13 +58,17 @@ pub fn bytes(bytes: Bytes) -> String {
         return "0".to_owned();
     }
     let unit = |shift: u32| (1u64 << shift) as f64;
-    scaled(bytes.get() as f64, &[(unit(40), "TiB"), (unit(30), "GiB"), (unit(20), "MiB"), (unit(10), "KiB"), (1.0, "B")])
+    scaled(
+        bytes.get() as f64,
+        &[(unit(40), "TiB"), (unit(30), "GiB"), (unit(20), "MiB"), (unit(10), "KiB"), (1.0, "B")],
+    )
 }
 
 /// A rate or count with a decimal prefix: `1.234 P` + unit.
 #[must_use]
 pub fn with_prefix(value: f64, unit: &str) -> String {
-    const PREFIXES: [(f64, &str); 7] = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
+    const PREFIXES: [(f64, &str); 7] =
+        [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
     let text = scaled(value, &PREFIXES);
     if unit.is_empty() { text.trim_end().to_owned() } else { format!("{text}{unit}") }
 }

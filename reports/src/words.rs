@@ -17,7 +17,12 @@ pub fn instruction(program: &Program, role: RoleId, id: InstructionId) -> String
 pub fn op(program: &Program, op: &Op) -> String {
     match op {
         Op::Compute { pass, chunk, units, microbatch } => {
-            format!("{} of microbatch {}, {}", pass_words(*pass), microbatch.raw(), units_words(program, *chunk, *units))
+            format!(
+                "{} of microbatch {}, {}",
+                pass_words(*pass),
+                microbatch.raw(),
+                units_words(program, *chunk, *units)
+            )
         }
         Op::Collective { kind, group, payload, bytes } => {
             let group = &program.groups[group.index()];

@@ -85,7 +85,10 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
         .try_fold(u64::from(plan.data), |world, degree| world.checked_mul(*degree))
         .unwrap_or(u64::MAX);
     if world > u64::from(u32::MAX >> 8) {
-        problems.push(Problem::new("plan", format!("{} x {} x {} ranks are over 2^24", plan.data, plan.tensor, plan.stages.len())));
+        problems.push(Problem::new(
+            "plan",
+            format!("{} x {} x {} ranks are over 2^24", plan.data, plan.tensor, plan.stages.len()),
+        ));
     }
     let passes = plan.stages.len() as u64 * chunks as u64 * u64::from(plan.microbatches) * 2;
     if problems.is_empty() && passes > MOST_PASSES {
@@ -122,12 +125,19 @@ fn layers(plan: &Plan, model: &Model) -> Vec<Problem> {
     let sum = plan.stages.iter().flat_map(|stage| &stage.layers).map(|layers| u64::from(*layers)).sum::<u64>();
     if sum != u64::from(model.layers) {
         let all = plan.stages.iter().flat_map(|stage| &stage.layers).map(u32::to_string).collect::<Vec<_>>();
-        let shown = if all.len() > 32 { format!("{} … {}", all[..16].join("+"), all[all.len() - 8..].join("+")) } else { all.join("+") };
+        let shown = if all.len() > 32 {
+            format!("{} … {}", all[..16].join("+"), all[all.len() - 8..].join("+"))
+        } else {
+            all.join("+")
+        };
         let lost = i128::from(model.layers) - i128::from(sum);
         let what = if lost > 0 { format!("{lost} would be lost") } else { format!("{} too many", -lost) };
         problems.push(
-            Problem::new("plan.stages", format!("the stages hold {shown} = {sum} layers and the model has {}: {what}", model.layers))
-                .hint("the layers of all stages must sum to the model's"),
+            Problem::new(
+                "plan.stages",
+                format!("the stages hold {shown} = {sum} layers and the model has {}: {what}", model.layers),
+            )
+            .hint("the layers of all stages must sum to the model's"),
         );
     }
     let positions = chunk_positions(plan);
@@ -153,7 +163,10 @@ fn layers(plan: &Plan, model: &Model) -> Vec<Problem> {
 fn batch(plan: &Plan, workload: &Workload) -> Vec<Problem> {
     let mut problems = Vec::new();
     if workload.global_batch == 0 || workload.sequence_length == 0 {
-        problems.push(Problem::new("training", "an iteration of no tokens").hint("a global batch and a sequence length of at least 1"));
+        problems.push(
+            Problem::new("training", "an iteration of no tokens")
+                .hint("a global batch and a sequence length of at least 1"),
+        );
         return problems;
     }
     let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
@@ -244,7 +257,12 @@ fn devices(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> 
         problems.push(
             Problem::new(
                 "plan",
-                format!("data {} x tensor {} x pipeline {} = {world} ranks and the cluster has {there} devices", plan.data, plan.tensor, plan.pipeline()),
+                format!(
+                    "data {} x tensor {} x pipeline {} = {world} ranks and the cluster has {there} devices",
+                    plan.data,
+                    plan.tensor,
+                    plan.pipeline()
+                ),
             )
             .hint("smaller degrees, or more nodes"),
         );
@@ -259,8 +277,11 @@ fn placement(plan: &Plan, there: u64) -> Vec<Problem> {
     let mut problems = Vec::new();
     if plan.placement.len() as u64 != plan.world() {
         problems.push(
-            Problem::new("plan.placement", format!("names {} devices for {} ranks", plan.placement.len(), plan.world()))
-                .hint("one device for each rank, or leave it out"),
+            Problem::new(
+                "plan.placement",
+                format!("names {} devices for {} ranks", plan.placement.len(), plan.world()),
+            )
+            .hint("one device for each rank, or leave it out"),
         );
     }
     if let Some(device) = plan.placement.iter().find(|device| u64::from(device.raw()) >= there) {
@@ -309,8 +330,11 @@ fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
         if kind.peak(workload.precision).is_none() {
             let formats = kind.peak.iter().map(|(precision, _)| precision.name()).collect::<Vec<_>>();
             problems.push(
-                Problem::new("training.precision", format!("{} does not compute in {}", kind.name, workload.precision.name()))
-                    .hint(format!("it computes in {}", formats.join(", "))),
+                Problem::new(
+                    "training.precision",
+                    format!("{} does not compute in {}", kind.name, workload.precision.name()),
+                )
+                .hint(format!("it computes in {}", formats.join(", "))),
             );
         }
     }

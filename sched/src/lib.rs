@@ -2,18 +2,45 @@
 //!
 //! * [`schedules`]: the order of passes as a [`ir::grid::Grid`];
 //! * [`legality`]: whether a plan can be carried out, with every reason and the nearest plans that can;
-//! * [`lowering`]: from a plan to the folded [`ir::Program`] that a backend carries out.
+//! * [`lowering`]: from a plan to the folded [`ir::Program`] that a backend carries out;
+//! * [`evaluate`]: plans to predictions, in closed form or on any backend;
+//! * [`policies`]: planners, which search with an evaluator that they are handed;
+//! * [`drive`](mod@drive): the loop that carries out programs and lets a controller decide between iterations.
 //!
 //! **Deliberately ignorant of** clocks, files, the simulator and the executor: time is an argument, search budgets count
 //! evaluations, planners ask an evaluator that they are handed.
+//!
+//! ```
+//! use ir::Schedule;
+//! use trainyard_sched::schedules::{CellTimes, Order, dry_run, grid};
+//!
+//! // 1F1B over two positions, three microbatches, in PyTorch's text form.
+//! let order = grid(&Schedule::OneForwardOneBackward, 2, 1, 3).unwrap();
+//! assert_eq!(order.to_string(), "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
+//!
+//! // With equal passes its bubble is (p - 1) / (m + p - 1): of 12 slots of each position, 9 are work.
+//! let times = CellTimes::uniform(2, [1, 2, 1, 1], 0);
+//! let run = dry_run(&order, 2, &Order::of(&order, 2).unwrap(), &times);
+//! assert_eq!(run.makespan(), 3 * (3 + 2 - 1));
+//! ```
+//!
+//! Read next: [`passes`] for what one pass consists of, then [`lowering`].
 
+pub mod drive;
+pub mod evaluate;
 pub mod layout;
 pub mod legality;
 pub mod lowering;
 pub mod passes;
+pub mod policies;
 pub mod schedules;
 #[cfg(test)]
 mod testing;
 
+pub use drive::{Controller, Drive, StaticController, drive};
+pub use evaluate::{ClosedForm, Evaluator, OnBackend, memory_problems, summarise};
 pub use legality::{legal, nearest};
 pub use lowering::{Folding, lower, lower_as};
+pub use policies::{Manual, Megatron, Planner, Question};
+#[cfg(test)]
+mod measure_tmp;

@@ -1,19 +1,31 @@
 //! What the tests of this crate share: small clusters, models, workloads and random legal plans.
 
+use ir::grid::{Action, Cell, Grid};
 use ir::{
-    AdamW, AttentionKernel, Bytes, BytesPerSecond, Cluster, CollectiveAlgorithm, DeviceKind, DeviceKindId, Fabric,
-    FlopsPerSecond, Link, MlpKind, Model, NodeGroup, NodeKind, NodeKindId, NormKind, Plan, Positions, Precision,
-    Recompute, Schedule, SimDuration, Workload, ZeroStage,
+    AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, DeviceKind, DeviceKindId,
+    Fabric, FlopsPerSecond, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind, NodeKindId, NormKind, Plan,
+    Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroStage,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::legality::{balanced_stages, legal};
 
+mod interpreter;
+
+pub(crate) use interpreter::Interpreter;
+
+/// The cluster priced by the catalog's calibration of the A100.
+pub(crate) fn analytic(cluster: Cluster) -> cost::CostModel {
+    let text = include_str!("../../catalog/calibration/a100.toml");
+    let calibration = cost::Calibration::from_toml(text, "a100.toml").unwrap();
+    cost::CostModel::new(cluster, vec![calibration]).unwrap()
+}
+
 pub(crate) fn device(name: &str, memory_gib: u64) -> DeviceKind {
     DeviceKind {
         name: name.into(),
-        calibration: "test".into(),
+        calibration: "a100".into(),
         peak: vec![
             (Precision::Bf16, FlopsPerSecond::new(312e12).unwrap()),
             (Precision::Fp32, FlopsPerSecond::new(19.5e12).unwrap()),
@@ -127,7 +139,12 @@ pub(crate) fn workload(sequence_length: u32, global_batch: u32) -> Workload {
 }
 
 /// A plan with balanced stages and the microbatches that the batch needs.
-pub(crate) fn plan(model: &Model, work: &Workload, [data, tensor, pipeline, chunks]: [u32; 4], schedule: Schedule) -> Plan {
+pub(crate) fn plan(
+    model: &Model,
+    work: &Workload,
+    [data, tensor, pipeline, chunks]: [u32; 4],
+    schedule: Schedule,
+) -> Plan {
     Plan {
         data,
         tensor,
@@ -145,6 +162,44 @@ pub(crate) fn plan(model: &Model, work: &Workload, [data, tensor, pipeline, chun
 
 pub(crate) fn random(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// A random complete grid: chunks on random rows, passes in a random order that can happen.
+fn random_grid(rng: &mut ChaCha8Rng, p: u32, v: u32, m: u32) -> Grid {
+    let total = p * v;
+    let mut rows = (0..total).map(|chunk| (chunk % p) as usize).collect::<Vec<_>>();
+    for i in (1..rows.len()).rev() {
+        rows.swap(i, rng.random_range(0..=i));
+    }
+    let mut grid = Grid { rows: vec![Vec::new(); p as usize] };
+    // Of each chunk and microbatch: passes done, of forward, backward (input), weight.
+    let mut done = vec![0u8; (total * m) as usize];
+    let split = rng.random_bool(0.5);
+    let at = |chunk: u32, microbatch: u32| (chunk * m + microbatch) as usize;
+    loop {
+        let mut ready = Vec::new();
+        for (chunk, microbatch) in (0..total).flat_map(|c| (0..m).map(move |b| (c, b))) {
+            let action = match done[at(chunk, microbatch)] {
+                0 if chunk == 0 || done[at(chunk - 1, microbatch)] > 0 => Action::Forward,
+                1 if chunk + 1 == total || done[at(chunk + 1, microbatch)] > 1 => {
+                    if split {
+                        Action::BackwardInput
+                    } else {
+                        Action::Backward
+                    }
+                }
+                2 if split => Action::BackwardWeight,
+                _ => continue,
+            };
+            ready.push(Cell { chunk: ChunkId::new(chunk), action, microbatch: MicrobatchId::new(microbatch) });
+        }
+        if ready.is_empty() {
+            return grid;
+        }
+        let cell = ready[rng.random_range(0..ready.len())];
+        done[at(cell.chunk.raw(), cell.microbatch.raw())] += 1;
+        grid.rows[rows[cell.chunk.index()]].push(cell);
+    }
 }
 
 /// A random legal plan with its model, workload and cluster.
@@ -179,8 +234,7 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
             plan.stages[1].layers[0] += 1;
         }
         if rng.random_bool(0.2) {
-            let grid = crate::schedules::grid(&plan.schedule, pipeline, chunks, microbatches);
-            plan.schedule = grid.map_or(Schedule::GPipe, Schedule::Explicit);
+            plan.schedule = Schedule::Explicit(random_grid(rng, pipeline, chunks, microbatches));
         }
         let cluster = match rng.random_range(0..3) {
             0 => two_leaves_of_unlike_nodes(),
@@ -191,4 +245,14 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
             return (plan, model, work, cluster);
         }
     }
+}
+
+/// Nanoseconds that this thread has spent on a processor (Linux), or wall time elsewhere: tests run beside each other.
+pub(crate) fn processor_time() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let wall = || u64::try_from(START.get_or_init(std::time::Instant::now).elapsed().as_nanos()).unwrap();
+    std::fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .unwrap_or_else(wall)
 }

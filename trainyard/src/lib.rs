@@ -1,9 +1,44 @@
-//! Trainyard as a library.
+//! Trainyard as a library: a scenario is resolved, planned, simulated, run, compared and checked.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use trainyard::{Context, scenario, simulate};
+//!
+//! # fn main() -> Result<(), trainyard::Error> {
+//! let loaded = scenario::load(Path::new("scenarios/gpt3-175b-1024-a100"))?;
+//! let report = simulate(&loaded, &Context::default())?;
+//! assert!(report.prediction.iteration_ms > 0.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The only crate that touches files, clocks and the environment on behalf of the rest. It prints nothing: verbs return
+//! values ([`results`]), tell of their progress through a [`Context`], and stop when its flag is set. Files appear whole
+//! or not at all ([`Output`]).
+//!
+//! **Deliberately ignorant of** the terminal, and of how anything is decided, priced, simulated or carried out.
+//!
+//! Read next: [`scenario`] for the language, [`catalog`] for what is known by name, [`results`] for what comes out.
+
 pub mod catalog;
 mod error;
+mod facts;
+mod job;
+pub mod output;
+mod policy;
+mod progress;
 mod read;
+pub mod results;
 pub mod scenario;
 pub mod source;
+mod verbs;
 pub mod words;
 
 pub use error::{Error, InputError};
+pub use job::calibrations;
+pub use output::Output;
+pub use progress::{Context, Progress};
+pub use scenario::{Loaded, Scenario};
+pub use verbs::{
+    InitRequest, Subject, calibrate, check, compare, doctor, init, plan, quickstart, run, simulate, stage_reports,
+};

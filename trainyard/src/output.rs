@@ -82,6 +82,17 @@ pub fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Tries whether a file could be written, before the work whose result it shall hold.
+///
+/// # Errors
+/// [`Error::Files`] with what prevents it.
+pub fn probe(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Err(Error::files(path, "is a folder, and a file is to be written there"));
+    }
+    staged(path, b"").map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,24 +53,24 @@ pub fn generate(seed: u64, bytes: usize) -> Vec<u8> {
 fn sentence(random: &mut ChaCha8Rng, text: &mut String) {
     let start = text.len();
     if random.random_range(0..3) == 0 {
-        text.push_str(one_of(random, &TIMES));
+        text.push_str(one_of::<&str>(random, &TIMES));
         text.push_str(", ");
     }
     let (singular, plural) = *one_of(random, &ACTORS);
     let alone = random.random_range(0..2) == 0;
     let actor = if alone { singular } else { plural };
     text.push_str(actor);
-    let mut clause = |random: &mut ChaCha8Rng, text: &mut String| {
+    let clause = |random: &mut ChaCha8Rng, text: &mut String| {
         let (one, many, objects) = one_of(random, &ACTIONS);
         text.push(' ');
         text.push_str(if alone { one } else { many });
         text.push(' ');
-        text.push_str(one_of(random, objects));
+        text.push_str(one_of::<&str>(random, objects));
     };
     clause(random, text);
     if random.random_range(0..2) == 0 {
         text.push(' ');
-        text.push_str(one_of(random, &PLACES));
+        text.push_str(one_of::<&str>(random, &PLACES));
     }
     match random.random_range(0..4) {
         0 => {
@@ -132,7 +132,10 @@ mod tests {
         assert!((2.5..3.5).contains(&alone), "{alone} nats a byte");
         assert!((conditional_entropy(&text, 0) - alone).abs() < 1e-9);
         let after = [1, 3, 6].map(|context| conditional_entropy(&text, context));
-        assert!(after[0] < 0.75 * alone && after[1] < 0.4 * alone && after[2] < 0.25 * alone, "{alone}, then {after:?}");
+        assert!(
+            after[0] < 0.75 * alone && after[1] < 0.4 * alone && after[2] < 0.25 * alone,
+            "{alone}, then {after:?}"
+        );
         assert!(unigram_entropy(b"").abs() < 1e-12 && unigram_entropy(b"aaaa").abs() < 1e-12);
         assert!((unigram_entropy(b"abab") - std::f64::consts::LN_2).abs() < 1e-12);
     }

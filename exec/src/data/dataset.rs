@@ -126,7 +126,10 @@ mod tests {
                 assert_eq!(sorted, (0..u32::from(samples)).collect::<Vec<_>>());
             }
             assert!(samples < 17 || orders[0] != orders[1], "two epochs in the same order");
-            assert!(samples < 17 || orders[0] != (0..u32::from(samples)).collect::<Vec<_>>(), "in the order of the text");
+            assert!(
+                samples < 17 || orders[0] != (0..u32::from(samples)).collect::<Vec<_>>(),
+                "in the order of the text"
+            );
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ir::{
-    AttentionKernel, Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Positions, Precision,
-    Problem, Program, Rank, Timeline, VerifiedProgram,
+    AttentionKernel, Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Positions,
+    Precision, Problem, Program, Rank, Timeline, VerifiedProgram,
 };
 
 use super::crew::{Batch, Crew, Plan};
@@ -70,6 +70,16 @@ impl CpuBackend {
         self.cluster = cluster;
     }
 
+    pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
+        let mut problems = workload_problems(program);
+        problems.extend(division_problems(program));
+        problems.extend(device_problems(program, &self.cluster));
+        let workload = &program.workload;
+        problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
+        problems.extend(self.options.initial.iter().flat_map(|weights| weights.problems(&program.model)));
+        problems
+    }
+
     /// The state to go on from: that of the loaded program, if it is of the same model and nothing went wrong.
     fn carried_over(&mut self, model: &Model) -> Option<Snapshot> {
         let loaded = self.loaded.take()?;
@@ -83,15 +93,7 @@ impl Backend for CpuBackend {
     }
 
     fn unsupported(&self, program: &VerifiedProgram) -> Vec<Problem> {
-        let mut problems = workload_problems(program);
-        problems.extend(division_problems(program));
-        problems.extend(device_problems(program, &self.cluster));
-        problems.extend(
-            Dataset::new(Arc::clone(&self.corpus), program.workload.sequence_length, program.workload.seed).err(),
-        );
-        let weights = self.options.initial.iter().flat_map(|weights| weights.problems(&program.model));
-        problems.extend(weights);
-        problems
+        self.problems(program)
     }
 
     fn load(&mut self, program: Arc<VerifiedProgram>) -> Result<(), BackendError> {
@@ -115,10 +117,10 @@ impl Backend for CpuBackend {
         };
         let script = Arc::new(Script::new(&program));
         let (wires, capacities) = wires(&program, &self.cluster, &script);
-        let plan =
-            Plan { program: flat, script, wires, capacities, slowdowns: slowdowns(&program, &self.cluster) };
+        let plan = Plan { program: flat, script, wires, capacities, slowdowns: slowdowns(&program, &self.cluster) };
         let crew = Crew::start(plan, self.options.clone(), build, feed)?;
-        let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
+        let cores =
+            std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
         let oversubscribed = oversubscribed(&program, &self.cluster, cores);
         self.loaded = Some(Loaded { digest: program.digest(), program, crew, oversubscribed });
         Ok(())
@@ -177,7 +179,10 @@ fn batch(program: &Program, dataset: &Dataset, rank: Rank, iteration: u64, micro
 
 /// The sum of the replicas' shares, in order.
 fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
-    let ranks = reports.iter().enumerate().filter(|(rank, _)| place(program, Rank::new(u32::try_from(*rank).unwrap_or(u32::MAX))).1 == 0);
+    let ranks = reports
+        .iter()
+        .enumerate()
+        .filter(|(rank, _)| place(program, Rank::new(u32::try_from(*rank).unwrap_or(u32::MAX))).1 == 0);
     let shares: Vec<f64> = ranks.filter_map(|(_, report)| report.loss).collect();
     (!shares.is_empty()).then(|| shares.iter().sum())
 }
@@ -246,7 +251,8 @@ fn device_problems(program: &Program, cluster: &Cluster) -> Vec<Problem> {
         (0..program.world()).partition(|rank| u64::from(program.device(Rank::new(*rank)).raw()) >= devices);
     let mut problems = Vec::new();
     if let Some(first) = outside.first() {
-        let message = format!("{} ranks, the first of them {first}, are on none of the {devices} devices", outside.len());
+        let message =
+            format!("{} ranks, the first of them {first}, are on none of the {devices} devices", outside.len());
         problems.push(Problem::new("cluster", message));
     }
     // A CPU worker is one core.
@@ -258,7 +264,10 @@ fn device_problems(program: &Program, cluster: &Cluster) -> Vec<Problem> {
             problems.push(Problem::new("cluster", message).hint("simulate it, or run on nodes of CPU cores"));
         }
         if !(kind.slowdown.is_finite() && kind.slowdown >= 1.0) {
-            let message = format!("{} has a slowdown of {}; a device can be emulated slower, not faster", kind.name, kind.slowdown);
+            let message = format!(
+                "{} has a slowdown of {}; a device can be emulated slower, not faster",
+                kind.name, kind.slowdown
+            );
             problems.push(Problem::new("emulate", message).hint("use a finite factor of at least 1"));
         }
     }

@@ -11,13 +11,13 @@ use ir::program::{CollectiveKind, Direction, Op, Payload};
 use ir::{BackendError, InstructionId, MicrobatchId, Program, Rank};
 
 use super::clock::wait_exactly;
+use super::exchange::Exchanges;
 use super::network::Wire;
 use super::options::{CpuOptions, Fault};
 use super::rank::{Context, Run};
 use super::script::Script;
 use super::shared::{Beat, Report, Request, Shared, State};
 use super::snapshot::Snapshot;
-use super::exchange::Exchanges;
 use super::worker::Worker;
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
@@ -193,7 +193,7 @@ impl Home {
         feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
         iteration: &mut u64,
     ) {
-        let mut worker = build(rank);
+        let (mut worker, mut scratch) = (build(rank), Vec::new());
         let mut state = self.shared.lock();
         state.ready += 1;
         self.shared.tell_coordinator(state);
@@ -208,7 +208,8 @@ impl Home {
                 }
                 Some(Request::Iterate(number)) => {
                     *iteration = number;
-                    let Some(report) = self.iterate(rank, &mut worker, feed, number, count) else { return };
+                    let run = (&mut worker, &mut scratch);
+                    let Some(report) = self.iterate(rank, run, feed, number, count) else { return };
                     state = self.shared.lock();
                     state.reports[rank.index()] = Some(report);
                     self.shared.tell_coordinator(state);
@@ -221,7 +222,7 @@ impl Home {
     fn iterate<W: Worker>(
         &self,
         rank: Rank,
-        worker: &mut W,
+        (worker, scratch): (&mut W, &mut Vec<f32>),
         feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
         iteration: u64,
         count: u64,
@@ -239,7 +240,7 @@ impl Home {
             slowdown: self.slowdowns[rank.index()],
             faults: &self.faults,
         };
-        let run = Run::new(context, worker, iteration);
+        let run = Run::new(context, worker, scratch, iteration);
         if !self.all_ready(rank, count) {
             return None;
         }
@@ -305,7 +306,10 @@ impl Home {
             let id = state.exchanges.missing_end()?;
             let end = self.script.transactions[id.transaction].ends[id.end];
             let missing = self.describe(end.rank, end.instruction);
-            return stalled(end.rank, format!("it never came to {missing}, for which others waited {:.1} s", timeout.as_secs_f64()));
+            return stalled(
+                end.rank,
+                format!("it never came to {missing}, for which others waited {:.1} s", timeout.as_secs_f64()),
+            );
         }
         None
     }
@@ -323,10 +327,20 @@ fn describe(program: &Program, role: usize, id: InstructionId) -> String {
         }
         Op::Collective { kind, payload, .. } => collective(kind, payload),
         Op::Send { peer, message, .. } => {
-            format!("sending {} of microbatch {} to a rank {:+} away", tensor(message.direction), message.microbatch.raw(), peer.shift)
+            format!(
+                "sending {} of microbatch {} to a rank {:+} away",
+                tensor(message.direction),
+                message.microbatch.raw(),
+                peer.shift
+            )
         }
         Op::Receive { peer, message, .. } => {
-            format!("receiving {} of microbatch {} from a rank {:+} away", tensor(message.direction), message.microbatch.raw(), peer.shift)
+            format!(
+                "receiving {} of microbatch {} from a rank {:+} away",
+                tensor(message.direction),
+                message.microbatch.raw(),
+                peer.shift
+            )
         }
         Op::GradientNorm => "the gradient norm".to_owned(),
         Op::Optimizer => "the optimizer step".to_owned(),

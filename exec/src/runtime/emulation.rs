@@ -43,7 +43,8 @@ pub(super) fn wires(program: &Program, cluster: &Cluster, script: &Script) -> (V
             capacities.len() - 1
         })
     };
-    let wires = script.transactions.iter().map(|transaction| wire(program, cluster, transaction, &mut number)).collect();
+    let wires =
+        script.transactions.iter().map(|transaction| wire(program, cluster, transaction, &mut number)).collect();
     (wires, capacities)
 }
 
@@ -83,9 +84,7 @@ fn wire(
 fn emulated_latency(cluster: &Cluster, from: DeviceId, to: DeviceId) -> Option<u64> {
     match cluster.path(from, to) {
         Path::Local | Path::Domain => None,
-        path @ (Path::Host | Path::Leaf | Path::Spine) => {
-            Some(cluster.link_of_path(from, path).latency.nanoseconds())
-        }
+        path @ (Path::Host | Path::Leaf | Path::Spine) => Some(cluster.link_of_path(from, path).latency.nanoseconds()),
     }
 }
 

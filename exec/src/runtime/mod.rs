@@ -9,6 +9,7 @@
 //! | `reduce` | sums in a fixed order |
 //! | `emulation` | which devices and links are emulated |
 //! | `crew` | the threads: start, iterate, fail, stop |
+//! | `backend` | all of it behind [`ir::Backend`] |
 //!
 //! # Streams on a CPU
 //!
@@ -25,9 +26,19 @@
 //!   data out is free, and ends when that rank has its data. Its copies and sums are CPU time of the ranks.
 //! * On an emulated link it starts when all ends are there and lasts exactly as long as the link says; the copies are
 //!   made meanwhile if the rank has nothing else to do, and otherwise lie between two spans of its compute stream.
+//! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) at its changes, not what the program
+//!   says that it would: a boundary tensor counts until the next one is sent, and the runtime's own copies of tensors on
+//!   their way between ranks are not in it.
+//!
+//! # When something goes wrong
+//!
+//! The first failure stops all ranks: a number that is not finite, a thread that panics, a rank that works on one
+//! instruction (or keeps others waiting) for longer than [`CpuOptions::stall_timeout`], an interrupt. Ranks that wait leave
+//! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread.
 
 mod backend;
-mod clock;
+pub(crate) mod bench;
+pub(crate) mod clock;
 mod crew;
 mod emulation;
 mod exchange;

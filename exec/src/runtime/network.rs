@@ -151,7 +151,11 @@ mod tests {
     use super::*;
 
     fn wire(latency: u64, bytes: u64, loads: &[(usize, f64)]) -> Wire {
-        Wire { latency, bytes, loads: loads.iter().map(|(link, weight)| Load { link: *link, weight: *weight }).collect() }
+        Wire {
+            latency,
+            bytes,
+            loads: loads.iter().map(|(link, weight)| Load { link: *link, weight: *weight }).collect(),
+        }
     }
 
     /// Starts each wire at its time and returns when each ended.

@@ -8,8 +8,6 @@ use ir::{InstructionId, Rank};
 
 use crate::state::Weights;
 
-
-
 /// Settings of a [`crate::CpuBackend`].
 #[derive(Clone, Debug)]
 pub struct CpuOptions {
@@ -26,12 +24,7 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self {
-            stall_timeout: Duration::from_secs(60),
-            interrupt: Arc::default(),
-            initial: None,
-            faults: Vec::new(),
-        }
+        Self { stall_timeout: Duration::from_secs(60), interrupt: Arc::default(), initial: None, faults: Vec::new() }
     }
 }
 

@@ -93,14 +93,15 @@ pub(super) struct Run<'a, W> {
     next: [usize; STREAMS],
     open: [VecDeque<Open>; STREAMS],
     stretch: Option<Stretch>,
-    /// When this thread last ended a compute instruction's work.
+    /// When this thread last ended a compute instruction's work or a copy out of a transaction.
     free: u64,
     memory: Vec<(SimTime, Bytes)>,
-    scratch: Vec<f32>,
+    scratch: &'a mut Vec<f32>,
 }
 
 impl<'a, W: Worker> Run<'a, W> {
-    pub(super) fn new(context: Context<'a>, worker: &'a mut W, iteration: u64) -> Self {
+    /// Before the clock starts. `scratch` is any buffer, kept from one iteration to the next.
+    pub(super) fn new(context: Context<'a>, worker: &'a mut W, scratch: &'a mut Vec<f32>, iteration: u64) -> Self {
         let instructions = context.role().instructions().len();
         let memory = vec![(SimTime::ZERO, worker.bytes_held())];
         Self {
@@ -116,7 +117,7 @@ impl<'a, W: Worker> Run<'a, W> {
             stretch: None,
             free: 0,
             memory,
-            scratch: Vec::new(),
+            scratch,
         }
     }
 
@@ -149,7 +150,11 @@ impl<'a, W: Worker> Run<'a, W> {
         let lane = Lane { role: own.role, rank: self.context.rank, multiplicity: 1, spans, memory: self.memory };
         let has_norm = self.context.role().instructions().iter().any(|i| matches!(i.op, Op::GradientNorm));
         let gradient_norm = has_norm.then(|| self.worker.total_gradient_norm());
-        Ok(Report { lane, loss: finite("loss", self.worker.loss())?, gradient_norm: finite("gradient norm", gradient_norm)? })
+        Ok(Report {
+            lane,
+            loss: finite("loss", self.worker.loss())?,
+            gradient_norm: finite("gradient norm", gradient_norm)?,
+        })
     }
 
     /// The lock, with the network brought up to now.
@@ -213,7 +218,8 @@ impl<'a, W: Worker> Run<'a, W> {
     fn give(&mut self, id: EndId) {
         let transaction = self.context.transaction(id);
         let shared = self.context.shared;
-        self.context.shared.beats[self.context.rank.index()].work(transaction.ends[id.end].instruction, self.epoch.elapsed());
+        self.context.shared.beats[self.context.rank.index()]
+            .work(transaction.ends[id.end].instruction, self.epoch.elapsed());
         let values = match transaction.exchange {
             Exchange::Message(message) => self.worker.outgoing(message),
             Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload),
@@ -282,8 +288,8 @@ impl<'a, W: Worker> Run<'a, W> {
             (Exchange::Message(message), Data::Parts(parts)) => self.worker.incoming(message, &parts[0]),
             (Exchange::Collective(kind, payload), Data::Whole(whole)) => self.worker.deliver(kind, payload, whole),
             (Exchange::Collective(kind, payload), Data::Parts(parts)) => {
-                reduce::part(payload, parts, id.end, &mut self.scratch);
-                self.worker.deliver(kind, payload, &self.scratch);
+                reduce::part(payload, parts, id.end, self.scratch);
+                self.worker.deliver(kind, payload, self.scratch);
             }
             (Exchange::Message(_), Data::Whole(_)) => unreachable!("a message has one part"),
         }
@@ -292,10 +298,11 @@ impl<'a, W: Worker> Run<'a, W> {
         let open = &mut self.open[super::script::stream_index(stream)];
         open.front_mut().expect("an end that takes heads its stream").taken = true;
         let mut state = shared.lock();
-        state.exchanges.advance();
+        let now = state.exchanges.advance();
         state.exchanges.take(id, self.free);
         shared.release(state);
-        self.sample(self.epoch.elapsed());
+        self.free = now;
+        self.sample(now);
     }
 
     /// Ends the emulated instruction whose time is over.

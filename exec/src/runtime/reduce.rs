@@ -3,6 +3,11 @@
 //! The sum of an element is `((m0 + m1) + m2) + ...` in group order, in FP32 with no wider accumulator, whoever
 //! computes it: every member gets the same bits, in every run. [`Payload::GradientNorm`] is one FP64 number, see
 //! [`split`].
+//!
+//! All-reduce and all-gather are made by the last member to arrive, while the others wait: it need not put its own part
+//! anywhere, and nobody waits a second time. The other way, where each member sums its own part and all copy the parts of
+//! all (a reduce-scatter and an all-gather), was slower at every size: on two cores 15 against 10 microseconds at 4 KiB and
+//! 365 against 180 at 1 MiB over 2 ranks, 58 against 46 and 995 against 481 over 4.
 
 use std::sync::Arc;
 
@@ -65,8 +70,17 @@ pub(crate) fn reduce(payload: Payload, parts: &[&[f32]], out: &mut Vec<f32>) {
         | Payload::Parameters { .. }
         | Payload::ReplicatedGradients
         | Payload::TiedGradients => {
-            out.resize(parts[0].len(), 0.0);
-            sum(parts, out);
+            match parts {
+                // Two members, the commonest case, in one pass.
+                [a, b] => {
+                    assert_eq!(a.len(), b.len(), "members of a reduction hold buffers of different sizes");
+                    out.extend(a.iter().zip(*b).map(|(a, b)| a + b));
+                }
+                _ => {
+                    out.resize(parts[0].len(), 0.0);
+                    sum(parts, out);
+                }
+            }
         }
     }
 }

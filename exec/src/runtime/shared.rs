@@ -120,12 +120,15 @@ impl Shared {
     }
     /// Gives the lock back and wakes the ranks that something happened to.
     pub(super) fn release(&self, state: MutexGuard<'_, State>) {
-        let signalled: Vec<usize> =
-            (0..self.wake.len()).filter(|rank| state.exchanges.signals[*rank] && state.sleeping[*rank]).collect();
+        let signalled: Vec<usize> = self.signalled(&state).collect();
         drop(state);
         for rank in signalled {
             self.wake[rank].notify_one();
         }
+    }
+    /// Sleeping ranks that something happened to.
+    fn signalled<'s>(&self, state: &'s State) -> impl Iterator<Item = usize> + use<'s> {
+        (0..self.wake.len()).filter(|rank| state.exchanges.signals[*rank] && state.sleeping[*rank])
     }
     /// Gives the lock back and wakes everyone.
     pub(super) fn release_all(&self, mut state: MutexGuard<'_, State>) {
@@ -139,7 +142,8 @@ impl Shared {
         drop(state);
         self.coordinator.notify_one();
     }
-    /// Sleeps until something happens to `rank` or the time is over. May wake early.
+    /// Sleeps until something happens to `rank` or the time is over, after waking the ranks that something happened to.
+    /// May wake early.
     pub(super) fn sleep<'a>(
         &'a self,
         rank: usize,
@@ -147,6 +151,7 @@ impl Shared {
         at_most: Option<Duration>,
     ) -> MutexGuard<'a, State> {
         if !state.exchanges.signals[rank] {
+            self.signalled(&state).for_each(|other| self.wake[other].notify_one());
             state.sleeping[rank] = true;
             state = match at_most {
                 Some(time) => self.wake[rank].wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,

@@ -73,26 +73,18 @@ impl RankState {
         Ok(())
     }
 
-    /// Where neighbouring chunks are on one rank and no message joins them, one takes what the other left.
+    /// Makes the slot. Where the chunk before is on this rank too and no message joins them, its output is taken.
     fn begin_pass(&mut self, pass: Pass, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId) {
-        let held = |state: &Self, id: ChunkId| state.chunks.iter().any(|(held, _)| *held == id);
-        let (first, last) = (units.start == 0, units.end == self.program.chunk(chunk).units());
-        match pass {
-            Pass::Forward if first && chunk.raw() > 0 => {
-                let before = ChunkId::new(chunk.raw() - 1);
-                if self.slot(chunk, microbatch).branch.is_none() && held(self, before) {
-                    let data = self.chunk_output(before, microbatch);
-                    self.slot(chunk, microbatch).branch = Some(Sum { data, whole: true });
-                }
-            }
-            Pass::Backward | Pass::BackwardInput if last && held(self, ChunkId::new(chunk.raw() + 1)) => {
-                if let Some(gradient) = self.departing_gradients.remove(&(chunk, microbatch)) {
-                    self.slot(chunk, microbatch).residual_gradient = Some(gradient);
-                }
-            }
-            Pass::Forward | Pass::Recompute | Pass::Backward | Pass::BackwardInput | Pass::BackwardWeight => {}
+        let fresh = self.slot(chunk, microbatch).branch.is_none();
+        if let Some(before) = chunk.raw().checked_sub(1).map(ChunkId::new)
+            && pass == Pass::Forward
+            && units.start == 0
+            && fresh
+            && self.holds(before)
+        {
+            let data = self.chunk_output(before, microbatch);
+            self.slot(chunk, microbatch).branch = Some(Sum { data, whole: true });
         }
-        self.slot(chunk, microbatch);
     }
 
     /// The residual stream at the end of a chunk, whose last branch is whole by now.
@@ -104,15 +96,19 @@ impl RankState {
         take_residual(slot, &mut self.pool, discards)
     }
 
-    /// After the units at the beginning of a chunk: the gradient leaves for the chunk before, and after the last pass
+    /// After the units at the beginning of a chunk: the gradient goes to the chunk before, and after the last pass
     /// the slot ends.
     fn end_of_chunk(&mut self, pass: Pass, chunk: ChunkId, microbatch: MicrobatchId, index: usize) {
         let input_gradient = matches!(pass, Pass::Backward | Pass::BackwardInput);
-        if input_gradient && chunk.raw() > 0 {
+        if let Some(before) = chunk.raw().checked_sub(1).map(ChunkId::new).filter(|_| input_gradient) {
             let slot = self.slots[index].as_mut().expect("just computed");
             let mut gradient = slot.residual_gradient.take().expect("the residual gradient of the chunk's input");
-            self.pool.relabel(&mut gradient, BufferKind::Communication);
-            self.departing_gradients.insert((ChunkId::new(chunk.raw() - 1), microbatch), gradient);
+            if self.holds(before) {
+                self.slot(before, microbatch).residual_gradient = Some(gradient);
+            } else {
+                self.pool.relabel(&mut gradient, BufferKind::Communication);
+                self.departing_gradients.insert((before, microbatch), gradient);
+            }
         }
         if matches!(pass, Pass::Backward | Pass::BackwardWeight) {
             self.retire(index);

@@ -37,7 +37,7 @@ mod parameters;
 mod places;
 mod slot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transfer;
 pub mod weights;
 mod work;
@@ -275,6 +275,10 @@ impl RankState {
     #[must_use]
     pub fn peak_bytes(&self) -> BytesByKind {
         self.pool.peak()
+    }
+
+    fn holds(&self, chunk: ChunkId) -> bool {
+        self.chunks.iter().any(|(id, _)| *id == chunk)
     }
 
     /// The index of a chunk among those that this rank holds.

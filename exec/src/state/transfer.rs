@@ -125,7 +125,11 @@ impl RankState {
         let held = match message.direction {
             Direction::Forward => self.chunk_output(message.edge, message.microbatch),
             Direction::Backward => {
-                let held = self.departing_gradients.remove(&(message.edge, message.microbatch));
+                let mut held = self.departing_gradients.remove(&(message.edge, message.microbatch));
+                if held.is_none() && self.holds(message.edge) {
+                    // A message to itself: the gradient went to the chunk before already.
+                    held = self.slot(message.edge, message.microbatch).residual_gradient.take();
+                }
                 held.unwrap_or_else(|| panic!("{} has nothing to send for {message:?}", self.rank))
             }
         };

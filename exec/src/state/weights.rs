@@ -188,6 +188,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_problems_are_named() {
+        let model = Model {
+            name: "tiny".to_owned(),
+            hidden: 4,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 2,
+            ffn: 6,
+            vocabulary: 5,
+            norm: ir::NormKind::RmsNorm,
+            norm_epsilon: 1e-5,
+            positions: ir::Positions::Rope { theta: 1e4 },
+            mlp: ir::MlpKind::SwiGlu,
+            qkv_bias: false,
+            projection_bias: false,
+            mlp_bias: false,
+            tied_head: false,
+        };
+        let mut weights = Weights::initial(&model, 1);
+        let elements: usize = weights.iter().map(|(_, tensor)| tensor.data.len()).sum();
+        assert_eq!(elements as u64, model.parameters());
+        assert_eq!(weights.problems(&model), []);
+        let name = "layers.0.attention.k.weight";
+        assert_eq!(weights.get(name).unwrap().shape, [2, 4]);
+        weights.insert(name, vec![4, 2], vec![0.0; 8]);
+        weights.insert("layers.1.mlp.up.weight", vec![1], vec![0.0]);
+        weights.tensors.remove("head.weight");
+        let problems: Vec<String> = weights.problems(&model).iter().map(ToString::to_string).collect();
+        let wanted = [
+            "head.weight: missing; tiny has it",
+            "layers.0.attention.k.weight: has shape [4, 2], but tiny needs [2, 4]",
+            "layers.1.mlp.up.weight: tiny has no such tensor",
+        ];
+        assert_eq!(problems, wanted);
+    }
+
+    #[test]
     fn parts_put_together_are_the_whole() {
         let whole: Vec<f32> = (0..24u8).map(f32::from).collect();
         let mut source = Weights::default();

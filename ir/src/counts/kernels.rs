@@ -3,7 +3,7 @@
 //! Bytes are what one fused kernel per operation reads and writes once; `b` is the precision's bytes, `T` the
 //! microbatch's tokens, `R` the tokens of the residual stream on this rank (`T/t` under sequence parallelism).
 
-use super::{Kernel, Shape, Streaming};
+use super::{Kernel, Shape, Streaming, bytes_of};
 use crate::program::{Pass, Unit};
 use crate::{AttentionKernel, Bytes, Positions, Precision, Recompute};
 
@@ -45,8 +45,8 @@ impl List<'_, '_> {
         self.out.push(Kernel::Streaming { kind, bytes: Bytes::new(bytes), launches });
     }
     /// `[tokens, width]` in the training precision, `times` over.
-    const fn pass_over(&self, tokens: u64, width: u64, times: u64) -> u64 {
-        tokens * width * times * self.element
+    fn pass_over(&self, tokens: u64, width: u64, times: u64) -> u64 {
+        bytes_of([tokens, width, times, self.element]).get()
     }
     /// Width of this rank's queries, keys and values together.
     const fn qkv(&self) -> u64 {
@@ -59,7 +59,8 @@ impl List<'_, '_> {
         match unit {
             Unit::Embedding => {
                 // Reads the rows that this rank holds, writes [T, hidden]; positions are added in the same kernel.
-                let bytes = self.pass_over(tokens, hidden, 1) + self.pass_over(tokens.div_ceil(shape.tensor()), hidden, 1);
+                let bytes =
+                    self.pass_over(tokens, hidden, 1) + self.pass_over(tokens.div_ceil(shape.tensor()), hidden, 1);
                 self.stream(Streaming::Embedding, bytes, 1);
             }
             Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => {
@@ -83,10 +84,14 @@ impl List<'_, '_> {
             }
             Unit::Head => {
                 self.product(tokens, shape.rank_vocabulary(), hidden);
-                self.stream(Streaming::CrossEntropy, tokens * shape.rank_vocabulary() * statistics_bytes(self.precision()), 1);
+                self.stream(
+                    Streaming::CrossEntropy,
+                    bytes_of([tokens, shape.rank_vocabulary(), statistics_bytes(self.precision())]).get(),
+                    1,
+                );
             }
             // Three FP32 statistics per token from each tensor rank.
-            Unit::Loss => self.stream(Streaming::Add, tokens * 12 * shape.tensor(), 1),
+            Unit::Loss => self.stream(Streaming::Add, bytes_of([tokens, 12, shape.tensor()]).get(), 1),
         }
     }
 
@@ -136,8 +141,8 @@ impl List<'_, '_> {
             (Unit::Head, Half::Input) => self.product(tokens, hidden, shape.rank_vocabulary()),
             (Unit::Head, Half::Weight) => self.product(hidden, shape.rank_vocabulary(), tokens),
             (Unit::Loss, Half::Input) => {
-                let logits = tokens * shape.rank_vocabulary();
-                self.stream(Streaming::CrossEntropyBackward, logits * logits_gradient_bytes(self.precision()), 1);
+                let logits = [tokens, shape.rank_vocabulary(), logits_gradient_bytes(self.precision())];
+                self.stream(Streaming::CrossEntropyBackward, bytes_of(logits).get(), 1);
             }
         }
     }
@@ -180,7 +185,7 @@ impl List<'_, '_> {
             Positions::Rope { .. } => 0,
             Positions::Learned { .. } => tokens,
         };
-        let bytes = self.pass_over(tokens, hidden, 1) + (rows + positions) * hidden * 8;
+        let bytes = self.pass_over(tokens, hidden, 1) + bytes_of([rows + positions, hidden, 8]).get();
         self.stream(Streaming::EmbeddingBackward, bytes, if positions == 0 { 1 } else { 2 });
     }
     fn bias_gradient(&mut self, present: bool, tokens: u64, width: u64) {
@@ -215,10 +220,18 @@ impl Kernel {
         match self {
             Self::MatrixProduct { .. } => 1,
             Self::Attention { kernel: AttentionKernel::Fused, backward, .. } => {
-                if backward { 2 } else { 1 }
+                if backward {
+                    2
+                } else {
+                    1
+                }
             }
             Self::Attention { kernel: AttentionKernel::Plain, backward, .. } => {
-                if backward { 5 } else { 3 }
+                if backward {
+                    5
+                } else {
+                    3
+                }
             }
             Self::Streaming { launches, .. } => launches,
         }

@@ -1,6 +1,6 @@
 //! Parameters, activations and what ranks exchange.
 
-use super::Shape;
+use super::{Shape, bytes_of};
 use crate::program::{Chunk, Payload, Unit, UnitTensor};
 use crate::{Bytes, Positions, Precision};
 
@@ -89,13 +89,13 @@ pub fn chunk_parameters(shape: Shape<'_>, chunk: &Chunk) -> u64 {
 /// Bytes of a full activation `[microbatch tokens, hidden]`, before any division.
 #[must_use]
 pub fn activation_bytes(shape: Shape<'_>) -> Bytes {
-    Bytes::new(shape.tokens() * u64::from(shape.model.hidden) * shape.workload.precision.bytes())
+    bytes_of([shape.tokens(), u64::from(shape.model.hidden), shape.workload.precision.bytes()])
 }
 
 /// Bytes of a message between stages, on one rank: its shard of the activation under sequence parallelism, else all.
 #[must_use]
 pub fn message_bytes(shape: Shape<'_>) -> Bytes {
-    Bytes::new(shape.residual_tokens() * u64::from(shape.model.hidden) * shape.workload.precision.bytes())
+    bytes_of([shape.residual_tokens(), u64::from(shape.model.hidden), shape.workload.precision.bytes()])
 }
 
 /// Bytes of weight gradients as they are accumulated and reduced: FP32 in every precision (as in Megatron-LM).
@@ -142,7 +142,7 @@ pub fn payload_bytes(shape: Shape<'_>, payload: Payload) -> Bytes {
             UnitTensor::Input | UnitTensor::Output | UnitTensor::OutputGradient | UnitTensor::InputGradient => {
                 activation_bytes(shape)
             }
-            UnitTensor::LossStatistics => Bytes::new(shape.tokens() * 12 * shape.tensor()),
+            UnitTensor::LossStatistics => bytes_of([shape.tokens(), 12, shape.tensor()]),
         },
         Payload::TiedGradients => gradient_bytes(unit_parameters(shape, Unit::Head)),
         Payload::GradientNorm => Bytes::new(8),

@@ -3,8 +3,8 @@
 use super::*;
 use crate::program::{Chunk, Layout, Pass, Payload, Unit, UnitTensor};
 use crate::{
-    AdamW, ChunkId, CollectiveAlgorithm, MicrobatchId, MlpKind, Model, NormKind, Positions, Precision, Recompute, StageId, Workload,
-    ZeroStage,
+    AdamW, ChunkId, CollectiveAlgorithm, MicrobatchId, MlpKind, Model, NormKind, Positions, Precision, Recompute,
+    StageId, Workload, ZeroStage,
 };
 
 fn llama(name: &str, hidden: u32, layers: u32, heads: u32, ffn: u32) -> Model {

@@ -28,7 +28,12 @@ pub enum CountedScores {
 ///
 /// The unpadded vocabulary counts, as in published figures.
 #[must_use]
-pub fn model_flops_per_token(model: &Model, sequence: u64, parameters: CountedParameters, scores: CountedScores) -> Flops {
+pub fn model_flops_per_token(
+    model: &Model,
+    sequence: u64,
+    parameters: CountedParameters,
+    scores: CountedScores,
+) -> Flops {
     let counted = match parameters {
         CountedParameters::Multiplied => {
             let (hidden, query) = (u64::from(model.hidden), model.query_width());

@@ -80,7 +80,8 @@ impl Faults<'_> {
     fn strangers(&mut self, placed: &[Placed], chunks: u32, microbatches: u32) {
         for p in placed {
             if p.chunk >= chunks {
-                let message = format!("chunk {} does not exist: the model has chunks 0 to {}", p.chunk, i64::from(chunks) - 1);
+                let message =
+                    format!("chunk {} does not exist: the model has chunks 0 to {}", p.chunk, i64::from(chunks) - 1);
                 self.add((p.row, p.index), &message, "change the schedule or the number of chunks");
             } else if p.microbatch >= microbatches {
                 let message = format!(
@@ -100,11 +101,13 @@ impl Faults<'_> {
             self.absent(placed, next..of_chunk[0].chunk);
             next = of_chunk[0].chunk + 1;
             if let Some(other) = of_chunk.iter().find(|p| p.row != of_chunk[0].row) {
-                let message = format!(
-                    "chunk {} is on position {} and on position {}",
-                    other.chunk, of_chunk[0].row, other.row
+                let message =
+                    format!("chunk {} is on position {} and on position {}", other.chunk, of_chunk[0].row, other.row);
+                self.add(
+                    (other.row, other.index),
+                    &message,
+                    "its weights are in one place: move the pass to that line",
                 );
-                self.add((other.row, other.index), &message, "its weights are in one place: move the pass to that line");
             }
         }
         self.absent(placed, next..chunks);
@@ -121,7 +124,8 @@ impl Faults<'_> {
         for of_chunk in placed.chunk_by(|a, b| a.chunk == b.chunk).filter(|c| c[0].chunk < chunks) {
             let mut next = 0;
             let microbatch_of = |p: &Placed| p.microbatch;
-            for one in of_chunk.chunk_by(|a, b| a.microbatch == b.microbatch).filter(|o| o[0].microbatch < microbatches) {
+            for one in of_chunk.chunk_by(|a, b| a.microbatch == b.microbatch).filter(|o| o[0].microbatch < microbatches)
+            {
                 self.skipped(placed, of_chunk[0].chunk, next..microbatch_of(&one[0]));
                 next = microbatch_of(&one[0]) + 1;
                 self.one_microbatch(placed, one);
@@ -187,7 +191,9 @@ impl Faults<'_> {
         let mut work: Vec<usize> = (0..rows.len()).rev().collect();
         while let Some(row) = work.pop() {
             while let Some(cell) = rows[row].get(next[row]) {
-                if blocker(*cell, chunks, |c, m, f| if f { forward[slot(c, m)] } else { backward[slot(c, m)] }).is_some() {
+                if blocker(*cell, chunks, |c, m, f| if f { forward[slot(c, m)] } else { backward[slot(c, m)] })
+                    .is_some()
+                {
                     break;
                 }
                 next[row] += 1;
@@ -197,7 +203,8 @@ impl Faults<'_> {
                     Action::Backward | Action::BackwardInput => backward[at] = true,
                     Action::BackwardWeight => continue,
                 }
-                let neighbour = if cell.action == Action::Forward { chunk.checked_add(1) } else { chunk.checked_sub(1) };
+                let neighbour =
+                    if cell.action == Action::Forward { chunk.checked_add(1) } else { chunk.checked_sub(1) };
                 work.extend(neighbour.filter(|c| *c < chunks).map(|c| row_of[c as usize]).filter(|r| *r != row));
             }
         }

@@ -43,7 +43,12 @@ fn faults_are_named() {
 
 #[test]
 fn circles_are_named() {
-    check("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0", 2, 2, &["0B0 on position 0 waits for 1B0; 1F1 on position 1 waits for 0F1"]);
+    check(
+        "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0",
+        2,
+        2,
+        &["0B0 on position 0 waits for 1B0; 1F1 on position 1 waits for 0F1"],
+    );
     // Chunk 0 and its successor on one line in the wrong order: a circle of one.
     check("1F0,0F0,1B0,0B0", 2, 1, &["1F0 on position 0 waits for 0F0"]);
 }
@@ -87,8 +92,9 @@ fn random_text_neither_panics_nor_changes_when_printed() {
     }
     // Cells that do exist, in any order: the check itself must not panic.
     for _ in 0..20_000 {
-        let cells: Vec<String> =
-            (0..random.below(16)).map(|_| format!("{}{}{}", random.below(3), ["F", "B", "I", "W"][random.index(4)], random.below(2))).collect();
+        let cells: Vec<String> = (0..random.below(16))
+            .map(|_| format!("{}{}{}", random.below(3), ["F", "B", "I", "W"][random.index(4)], random.below(2)))
+            .collect();
         let cut = random.index(cells.len() + 1);
         if let Ok(grid) = Grid::parse(&format!("{}\n{}", cells[..cut].join(","), cells[cut..].join(","))) {
             let _ = grid.problems(2, 2);

@@ -57,7 +57,8 @@ impl Cell {
         let (Some(action), true, true) = (action, numeric(chunk), numeric(microbatch)) else {
             return Err("is not a pass".to_owned());
         };
-        let number = |s: &str, what: &str| s.parse::<u32>().map_err(|_| format!("has a {what} number over {}", u32::MAX));
+        let number =
+            |s: &str, what: &str| s.parse::<u32>().map_err(|_| format!("has a {what} number over {}", u32::MAX));
         Ok(Self {
             chunk: ChunkId::new(number(chunk, "chunk")?),
             action,
@@ -108,7 +109,10 @@ impl Grid {
             rows.pop();
         }
         if problems.is_empty() && rows.is_empty() {
-            problems.push(Problem::new("schedule", "there is no pass in it").hint("write one line per pipeline position, as in 0F0,0B0"));
+            problems.push(
+                Problem::new("schedule", "there is no pass in it")
+                    .hint("write one line per pipeline position, as in 0F0,0B0"),
+            );
         }
         if problems.is_empty() { Ok(Self { rows }) } else { Err(problems) }
     }

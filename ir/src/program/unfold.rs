@@ -32,7 +32,8 @@ pub fn slice(program: &Program, rank: Rank) -> Role {
     let role = program.role_of(rank).unwrap_or_else(|| panic!("rank {rank} has no role"));
     let own = |peer: Peer| {
         let other = i64::from(rank.raw()) + peer.shift;
-        let other = u32::try_from(other).unwrap_or_else(|_| panic!("a message of {rank} leaves the world by {}", peer.shift));
+        let other =
+            u32::try_from(other).unwrap_or_else(|_| panic!("a message of {rank} leaves the world by {}", peer.shift));
         Peer { role: RoleId::new(other), ..peer }
     };
     program.roles[role.index()].relabelled(RankSet::run(rank.raw(), 1, 1), |op| match op {

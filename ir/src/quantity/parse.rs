@@ -57,7 +57,9 @@ impl Kind {
         match self {
             Self::Time => "ns, us, ms, s, min, h or d, as in \"20 us\"",
             Self::Data => "B with a decimal (kB, MB, GB, TB) or binary (KiB, MiB, GiB, TiB) prefix, as in \"80 GiB\"",
-            Self::DataRate => "bits per second (\"400 Gb/s\" or \"400Gbps\") or bytes per second (\"50 GB/s\", \"900 GiB/s\")",
+            Self::DataRate => {
+                "bits per second (\"400 Gb/s\" or \"400Gbps\") or bytes per second (\"50 GB/s\", \"900 GiB/s\")"
+            }
             Self::Operations => "FLOP with a decimal prefix, as in \"5 PFLOP\"",
             Self::OperationRate => "FLOP/s or FLOPS with a decimal prefix, as in \"312 TFLOP/s\"",
         }
@@ -163,9 +165,8 @@ fn number_length(text: &str) -> usize {
 }
 
 fn number<'a>(text: &'a str, whole: &str, kind: Kind) -> Result<Number<'a>, QuantityError> {
-    let too_long = || {
-        error(format!("\"{}\" has more digits than {} can hold", excerpt(whole), kind.noun()), "write fewer digits")
-    };
+    let too_long =
+        || error(format!("\"{}\" has more digits than {} can hold", excerpt(whole), kind.noun()), "write fewer digits");
     let (decimal, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().ok().filter(|e: &i32| e.abs() <= 400).ok_or_else(too_long)?;
     let (integer, fraction) = decimal.split_once('.').unwrap_or((decimal, ""));
@@ -178,10 +179,8 @@ fn number<'a>(text: &'a str, whole: &str, kind: Kind) -> Result<Number<'a>, Quan
     let fraction = fraction.trim_end_matches('0');
     let mut mantissa = 0u128;
     for digit in integer.bytes().chain(fraction.bytes()) {
-        mantissa = mantissa
-            .checked_mul(10)
-            .and_then(|m| m.checked_add(u128::from(digit - b'0')))
-            .ok_or_else(too_long)?;
+        mantissa =
+            mantissa.checked_mul(10).and_then(|m| m.checked_add(u128::from(digit - b'0'))).ok_or_else(too_long)?;
     }
     let places = i32::try_from(fraction.len()).map_err(|_| too_long())?;
     Ok(Number { text, mantissa, exponent: exponent - places })
@@ -247,8 +246,8 @@ fn unknown_unit(name: &str, kind: Kind) -> String {
         return format!("write \"{decimal}\" for 1000 or \"{binary}\" for 1024");
     }
     const NAMES: [&str; 22] = [
-        "ns", "us", "ms", "s", "min", "h", "d", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "Mb/s", "Gb/s", "MB/s",
-        "GB/s", "GFLOP/s", "TFLOP/s", "PFLOP/s",
+        "ns", "us", "ms", "s", "min", "h", "d", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "Mb/s", "Gb/s",
+        "MB/s", "GB/s", "GFLOP/s", "TFLOP/s", "PFLOP/s",
     ];
     let same: Vec<String> = NAMES
         .iter()
@@ -267,7 +266,12 @@ fn whole(text: &str, kind: Kind, limit: u128) -> Result<u128, QuantityError> {
     let (number, unit) = split(text, kind)?;
     let shown = excerpt(text.trim());
     let overflow = || error(format!("\"{shown}\" is too large for {}", kind.noun()), "write a smaller number");
-    let too_fine = || error(format!("\"{shown}\" is not a whole number of its unit"), format!("the smallest amount is {}", kind.grain()));
+    let too_fine = || {
+        error(
+            format!("\"{shown}\" is not a whole number of its unit"),
+            format!("the smallest amount is {}", kind.grain()),
+        )
+    };
     if number.mantissa == 0 {
         return Ok(0);
     }
@@ -302,7 +306,10 @@ fn rate(text: &str, kind: Kind) -> Result<f64, QuantityError> {
     if value.is_finite() && value > 0.0 {
         Ok(value)
     } else {
-        Err(error(format!("\"{shown}\" is out of range for {}", kind.noun()), "write a number that a 64-bit float can hold"))
+        Err(error(
+            format!("\"{shown}\" is out of range for {}", kind.noun()),
+            "write a number that a 64-bit float can hold",
+        ))
     }
 }
 

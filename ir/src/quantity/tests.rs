@@ -70,7 +70,9 @@ fn amounts_of_data() {
     ] {
         assert_eq!(text.parse(), Ok(Bytes::new(bytes)), "{text}");
     }
-    for (text, form) in [("80 GiB", "80 GiB"), ("80GB", "80 GB"), ("1024 B", "1 KiB"), ("1000 B", "1 kB"), ("1537B", "1537 B")] {
+    for (text, form) in
+        [("80 GiB", "80 GiB"), ("80GB", "80 GB"), ("1024 B", "1 KiB"), ("1000 B", "1 kB"), ("1537B", "1537 B")]
+    {
         check::<Bytes>(text, Ok(form));
     }
     for (text, part) in [
@@ -111,7 +113,8 @@ fn rates() {
     ] {
         check::<BytesPerSecond>(text, Err(part));
     }
-    for (text, form) in [("312 TFLOPS", "312 TFLOP/s"), ("312TFLOP/s", "312 TFLOP/s"), ("12.5 GFLOPS", "12.5 GFLOP/s")] {
+    for (text, form) in [("312 TFLOPS", "312 TFLOP/s"), ("312TFLOP/s", "312 TFLOP/s"), ("12.5 GFLOPS", "12.5 GFLOP/s")]
+    {
         check::<FlopsPerSecond>(text, Ok(form));
     }
     assert_eq!("312 TFLOPS".parse::<FlopsPerSecond>().map(|r| r.get().to_bits()), Ok(312e12f64.to_bits()));
@@ -147,8 +150,36 @@ fn printed_quantities_parse_back_to_the_same_value() {
 #[test]
 fn no_text_panics() {
     const PIECES: [&str; 30] = [
-        "", " ", "-", "+", ".", "e", "E", "0", "1", "9", "99999999999999999999", "e400", "e-400", "e99999999999", "Gi", "K", "k",
-        "B", "b/s", "bps", "FLOP", "S", "/s", "ns", "\u{b5}s", "min", "NaN", "é", "\u{0}", ",",
+        "",
+        " ",
+        "-",
+        "+",
+        ".",
+        "e",
+        "E",
+        "0",
+        "1",
+        "9",
+        "99999999999999999999",
+        "e400",
+        "e-400",
+        "e99999999999",
+        "Gi",
+        "K",
+        "k",
+        "B",
+        "b/s",
+        "bps",
+        "FLOP",
+        "S",
+        "/s",
+        "ns",
+        "\u{b5}s",
+        "min",
+        "NaN",
+        "é",
+        "\u{0}",
+        ",",
     ];
     let mut random = Random::new(2);
     for _ in 0..100_000 {

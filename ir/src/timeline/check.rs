@@ -1,14 +1,15 @@
 //! What must be true of every timeline, whoever made it.
 
 use crate::program::{Message, Role, Stream};
-use crate::{GroupId, InstructionId, Op, Problem, Program, Rank, RoleId, SimDuration, SimTime, Span, Timeline};
+use crate::{Clock, GroupId, InstructionId, Op, Problem, Program, Rank, RoleId, SimDuration, SimTime, Span, Timeline};
 
 impl Timeline {
     /// Every way in which this timeline contradicts the program it says it ran; empty for a sound one.
     ///
     /// Checked: each instruction has one span, `issued <= start <= end`; streams carry out their instructions one
     /// after another; nothing is issued before its waits ended; both ends of a message, and all members of a
-    /// collective that the lanes show, start after the last of them was issued, and none ends before all started.
+    /// collective that the lanes show, start after the last of them was issued. In simulation they also start and end
+    /// as one; measured, each copies its part in its own time.
     /// `slack` allows for clocks that differ between ranks; it applies only across ranks.
     #[must_use]
     pub fn faults(&self, program: &Program, slack: SimDuration) -> Vec<Problem> {
@@ -54,7 +55,7 @@ impl Timeline {
                     continue;
                 };
                 let words = format!("{message:?} from {} to rank {}", lane.role, receiver.raw());
-                meeting_faults(&words, &[*span, receives[index].1], slack, faults);
+                self.meeting_faults(&words, &[*span, receives[index].1], slack, faults);
             }
         }
     }
@@ -92,7 +93,19 @@ impl Timeline {
         for same in meetings.chunk_by(|a, b| a.0 == b.0) {
             let spans: Vec<Span> = same.iter().map(|(_, span)| *span).collect();
             let (group, _, count) = same[0].0;
-            meeting_faults(&format!("collective {count} of {group}"), &spans, slack, faults);
+            self.meeting_faults(&format!("collective {count} of {group}"), &spans, slack, faults);
+        }
+    }
+
+    fn meeting_faults(&self, words: &str, spans: &[Span], slack: SimDuration, faults: &mut Vec<Problem>) {
+        let last_issued = spans.iter().map(|span| span.issued).max().unwrap_or(SimTime::ZERO);
+        for span in spans {
+            if span.start + slack < last_issued {
+                faults.push(Problem::new(words, format!("{} started before all were there", span.instruction)));
+            }
+            if self.clock == Clock::Simulated && (span.start, span.end) != (spans[0].start, spans[0].end) {
+                faults.push(Problem::new(words, format!("{} did not start and end with the others", span.instruction)));
+            }
         }
     }
 }
@@ -119,19 +132,6 @@ fn lane_faults(subject: &str, role: &Role, spans: &[Span], faults: &mut Vec<Prob
             if spans[wait.index()].end > span.issued {
                 fault(format!("issued before {wait}, for which it waits, ended"));
             }
-        }
-    }
-}
-
-fn meeting_faults(words: &str, spans: &[Span], slack: SimDuration, faults: &mut Vec<Problem>) {
-    let last_issued = spans.iter().map(|span| span.issued).max().unwrap_or(SimTime::ZERO);
-    let last_start = spans.iter().map(|span| span.start).max().unwrap_or(SimTime::ZERO);
-    for span in spans {
-        if span.start + slack < last_issued {
-            faults.push(Problem::new(words, format!("{} started before all were there", span.instruction)));
-        }
-        if span.end + slack < last_start {
-            faults.push(Problem::new(words, format!("{} ended before all had started", span.instruction)));
         }
     }
 }

@@ -14,7 +14,13 @@ const NONE: u32 = u32::MAX;
 pub(super) fn instances(faults: &mut Faults<'_>) -> Vec<Vec<u32>> {
     faults.section("groups");
     let world = faults.program.world() as usize;
-    faults.program.groups.iter().enumerate().map(|(index, group)| instances_of(faults, GroupId::at(index), group, world)).collect()
+    faults
+        .program
+        .groups
+        .iter()
+        .enumerate()
+        .map(|(index, group)| instances_of(faults, GroupId::at(index), group, world))
+        .collect()
 }
 
 fn instances_of(faults: &mut Faults<'_>, id: GroupId, group: &Group, world: usize) -> Vec<u32> {
@@ -150,7 +156,10 @@ fn same_order(
         let differs = ours.iter().zip(theirs).find(|(a, b)| op(lead, **a) != op(other, **b));
         if let Some((a, b)) = differs {
             sound = false;
-            let message = format!("{} issues another collective at this place of the group's order", subject(program, RoleId::at(lead), *a));
+            let message = format!(
+                "{} issues another collective at this place of the group's order",
+                subject(program, RoleId::at(lead), *a)
+            );
             faults.order(RoleId::at(other), *b, message);
         } else if ours.len() != theirs.len() {
             sound = false;

@@ -69,11 +69,20 @@ pub(super) fn check(faults: &mut Faults<'_>, owners: &[u32], numbering: &Numberi
             faults.order(role, instruction, format!("{other} receives the same message"));
         } else if one.bytes != bytes {
             sound = false;
-            let message = format!("receives {} bytes, but {} {} sends {}", bytes.get(), key.sender, one.instruction, one.bytes.get());
+            let message = format!(
+                "receives {} bytes, but {} {} sends {}",
+                bytes.get(),
+                key.sender,
+                one.instruction,
+                one.bytes.get()
+            );
             faults.at(role, instruction, message);
         }
         one.received = Some(instruction);
-        let (from, to) = (numbering.number(key.sender.index(), one.instruction.index()), numbering.number(role.index(), instruction.index()));
+        let (from, to) = (
+            numbering.number(key.sender.index(), one.instruction.index()),
+            numbering.number(role.index(), instruction.index()),
+        );
         nodes[to as usize] = nodes[from as usize];
     });
     for one in sent.iter().filter(|one| one.received.is_none()) {

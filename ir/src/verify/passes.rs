@@ -83,7 +83,11 @@ fn check_role(faults: &mut Faults<'_>, id: RoleId) {
             };
             let (chunk, microbatch) = (ChunkId::at(chunk), MicrobatchId::new(microbatch));
             let last = InstructionId::at(role.instructions().len() - 1);
-            faults.order(id, last, format!("the optimizer steps, but the {missing} of {chunk} {microbatch} is missing or incomplete"));
+            faults.order(
+                id,
+                last,
+                format!("the optimizer steps, but the {missing} of {chunk} {microbatch} is missing or incomplete"),
+            );
         }
     }
 }
@@ -103,7 +107,9 @@ fn advance(progress: &mut Progress, pass: Pass, units: UnitRange, all: u32) -> R
         Pass::Backward | Pass::BackwardInput if progress.forward < all => {
             Err("the forward pass does not come before it".to_owned())
         }
-        Pass::Backward | Pass::BackwardInput if end > progress.input => Err(format!("u{} is passed backward twice", end - 1)),
+        Pass::Backward | Pass::BackwardInput if end > progress.input => {
+            Err(format!("u{} is passed backward twice", end - 1))
+        }
         Pass::Backward | Pass::BackwardInput if end < progress.input => {
             Err(format!("u{} is not passed backward before it", progress.input - 1))
         }
@@ -119,9 +125,7 @@ fn advance(progress: &mut Progress, pass: Pass, units: UnitRange, all: u32) -> R
             Ok(())
         }
         Pass::BackwardWeight if start < progress.input => Err("input gradients do not come before it".to_owned()),
-        Pass::BackwardWeight if end != progress.weight => {
-            Err(format!("weight gradients of u{} are not next", end - 1))
-        }
+        Pass::BackwardWeight if end != progress.weight => Err(format!("weight gradients of u{} are not next", end - 1)),
         Pass::BackwardWeight => {
             progress.weight = start;
             Ok(())

@@ -78,7 +78,9 @@ fn faults_of_the_frame_are_named() {
     check("gap", "c1: begins with layer 3, but layer 2 is next", |p| p.chunks[1].first_layer = 3);
     check("no embedding", "c0: lacks the embedding", |p| p.chunks[0].embedding = false);
     check("two heads", "c0: has the head, which", |p| p.chunks[0].head = true);
-    check("rank in two instances", "g0: rank 1 is in instance 0 and in instance 1", |p| p.groups[0].shifts = RankSet::run(0, 2, 1));
+    check("rank in two instances", "g0: rank 1 is in instance 0 and in instance 1", |p| {
+        p.groups[0].shifts = RankSet::run(0, 2, 1)
+    });
     check("group outside", "g1: has rank 9", |p| p.groups[1].shifts = RankSet::from_ascending([0, 1, 7]));
     check("empty group", "g2: has no members", |p| p.groups[2].members = RankSet::default());
     check("first shift", "g0: its first shift is 2", |p| p.groups[0].shifts = RankSet::run(2, 2, 2));
@@ -95,28 +97,60 @@ fn faults_of_ids_are_named() {
         lines(p, 0, |l| l[0].accesses.push((BufferId::new(99), Access::Use)));
     });
     check("chunk elsewhere", "c1 is on position 1, this role on position 0", |p| {
-        lines(p, 0, |l| if let Op::Compute { chunk, .. } = &mut l[0].op { *chunk = ChunkId::new(1) });
+        lines(p, 0, |l| {
+            if let Op::Compute { chunk, .. } = &mut l[0].op {
+                *chunk = ChunkId::new(1)
+            }
+        });
     });
     check("unknown chunk", "c7 does not exist", |p| {
-        lines(p, 0, |l| if let Op::Compute { chunk, .. } = &mut l[0].op { *chunk = ChunkId::new(7) });
+        lines(p, 0, |l| {
+            if let Op::Compute { chunk, .. } = &mut l[0].op {
+                *chunk = ChunkId::new(7)
+            }
+        });
     });
     check("unknown microbatch", "m7 does not exist", |p| {
-        lines(p, 0, |l| if let Op::Compute { microbatch, .. } = &mut l[0].op { *microbatch = MicrobatchId::new(7) });
+        lines(p, 0, |l| {
+            if let Op::Compute { microbatch, .. } = &mut l[0].op {
+                *microbatch = MicrobatchId::new(7)
+            }
+        });
     });
     check("units outside", "units 0..99 are not a part of the 9 of c0", |p| {
-        lines(p, 0, |l| if let Op::Compute { units, .. } = &mut l[0].op { units.end = 99 });
+        lines(p, 0, |l| {
+            if let Op::Compute { units, .. } = &mut l[0].op {
+                units.end = 99
+            }
+        });
     });
     check("unknown group", "g9 does not exist", |p| {
-        lines(p, 0, |l| if let Op::Collective { group, .. } = &mut l[1].op { *group = crate::GroupId::new(9) });
+        lines(p, 0, |l| {
+            if let Op::Collective { group, .. } = &mut l[1].op {
+                *group = crate::GroupId::new(9)
+            }
+        });
     });
     check("empty collective", "moves no bytes", |p| {
-        lines(p, 0, |l| if let Op::Collective { bytes, .. } = &mut l[1].op { *bytes = Bytes::ZERO });
+        lines(p, 0, |l| {
+            if let Op::Collective { bytes, .. } = &mut l[1].op {
+                *bytes = Bytes::ZERO
+            }
+        });
     });
     check("unknown role", "role9 does not exist", |p| {
-        lines(p, 0, |l| if let Op::Send { peer, .. } = &mut l[3].op { peer.role = RoleId::new(9) });
+        lines(p, 0, |l| {
+            if let Op::Send { peer, .. } = &mut l[3].op {
+                peer.role = RoleId::new(9)
+            }
+        });
     });
     check("unknown edge", "there is no chunk after c1", |p| {
-        lines(p, 0, |l| if let Op::Send { message, .. } = &mut l[3].op { message.edge = ChunkId::new(1) });
+        lines(p, 0, |l| {
+            if let Op::Send { message, .. } = &mut l[3].op {
+                message.edge = ChunkId::new(1)
+            }
+        });
     });
 }
 
@@ -125,7 +159,11 @@ fn faults_of_messages_are_named() {
     check("lost send", "role0 sends no such message", |p| lines(p, 0, |l| blank(&mut l[3])));
     check("lost receive", "role1 receives no such message", |p| lines(p, 1, |l| blank(&mut l[0])));
     check("other size", "receives 8192 bytes, but role0 i3 sends 1", |p| {
-        lines(p, 0, |l| if let Op::Send { bytes, .. } = &mut l[3].op { *bytes = Bytes::new(1) });
+        lines(p, 0, |l| {
+            if let Op::Send { bytes, .. } = &mut l[3].op {
+                *bytes = Bytes::new(1)
+            }
+        });
     });
     check("sent twice", "i3 sends the same message", |p| {
         lines(p, 0, |l| {
@@ -140,7 +178,11 @@ fn faults_of_messages_are_named() {
         });
     });
     check("wrong shift", "rank 0 of role0 would send to rank 9, which is not of role1", |p| {
-        lines(p, 0, |l| if let Op::Send { peer, .. } = &mut l[3].op { peer.shift = 9 });
+        lines(p, 0, |l| {
+            if let Op::Send { peer, .. } = &mut l[3].op {
+                peer.shift = 9
+            }
+        });
     });
     check("other direction", "role0 does not hold c1, which this message concerns", |p| {
         lines(p, 0, |l| {
@@ -150,8 +192,16 @@ fn faults_of_messages_are_named() {
         });
     });
     check("extreme shift", "which is not of role1", |p| {
-        lines(p, 0, |l| if let Op::Send { peer, .. } = &mut l[3].op { peer.shift = i64::MIN });
-        lines(p, 1, |l| if let Op::Receive { peer, .. } = &mut l[0].op { peer.shift = i64::MAX });
+        lines(p, 0, |l| {
+            if let Op::Send { peer, .. } = &mut l[3].op {
+                peer.shift = i64::MIN
+            }
+        });
+        lines(p, 1, |l| {
+            if let Op::Receive { peer, .. } = &mut l[0].op {
+                peer.shift = i64::MAX
+            }
+        });
     });
 }
 
@@ -210,7 +260,11 @@ fn faults_of_order_are_shown_in_the_schedule() {
         assert!(circle[0].contains(part), "{part}: {}", circle[0]);
     }
     check("backward first", ">0B0<", |p| {
-        lines(p, 0, |l| if let Op::Compute { pass, .. } = &mut l[0].op { *pass = Pass::Backward });
+        lines(p, 0, |l| {
+            if let Op::Compute { pass, .. } = &mut l[0].op {
+                *pass = Pass::Backward
+            }
+        });
     });
     check("forward twice", "u0 is passed forward twice", |p| {
         lines(p, 0, |l| {
@@ -242,7 +296,9 @@ fn faults_of_buffers_are_named() {
     check("freed twice", "frees b1, which is freed already", access(2, &[(1, Access::Free)]));
     check("freed in place", "b2", access(2, &[(2, Access::Free), (2, Access::Allocate)]));
     check("leaked", "b1 (activations) is never freed", |p| {
-        lines(p, 0, |l| l.iter_mut().for_each(|line| line.accesses.retain(|(b, a)| (b.raw(), *a) != (1, Access::Free))));
+        lines(p, 0, |l| {
+            l.iter_mut().for_each(|line| line.accesses.retain(|(b, a)| (b.raw(), *a) != (1, Access::Free)))
+        });
     });
     check("unused", "b3 (workspace) is never allocated", |p| {
         p.roles[0].buffer(crate::program::BufferKind::Workspace, Bytes::new(1), false);

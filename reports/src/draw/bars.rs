@@ -107,13 +107,14 @@ pub(crate) fn memory(metrics: &[&Metrics]) -> Scene {
         let bytes = |value: u64| show::bytes(ir::Bytes::new(value));
         let part = |kind: ir::program::BufferKind| {
             let value = memory.parts.iter().find(|part| part.kind == kind.name())?.bytes;
-            let title =
-                format!("stage {} ({}): {} {}", stage.stage.raw(), m.clock.word(), kind.name(), bytes(value));
+            let title = format!("stage {} ({}): {} {}", stage.stage.raw(), m.clock.word(), kind.name(), bytes(value));
             Some(Part { value: value as f64, colour: palette::buffer(kind), label: bytes(value), title })
         };
         let over = memory.capacity_bytes.filter(|capacity| memory.peak_bytes > *capacity);
         let end = match (memory.capacity_bytes, over) {
-            (_, Some(capacity)) => format!("{}: {} too much", bytes(memory.peak_bytes), bytes(memory.peak_bytes - capacity)),
+            (_, Some(capacity)) => {
+                format!("{}: {} too much", bytes(memory.peak_bytes), bytes(memory.peak_bytes - capacity))
+            }
             (Some(capacity), None) => format!("{} of {}", bytes(memory.peak_bytes), bytes(capacity)),
             (None, None) => bytes(memory.peak_bytes),
         };
@@ -185,7 +186,14 @@ fn draw_bar(scene: &mut Scene, bar: &Bar, y: f64, x: &impl Fn(f64) -> f64) {
         let (from, to) = (x(sum), x(sum + part.value));
         sum += part.value;
         let width = (to - from - ((to - from) * 0.2).min(0.8)).max(0.2);
-        scene.marks.push(Mark::Box { x: from, y, width, height: BAR, fill: part.colour, title: Some(part.title.clone()) });
+        scene.marks.push(Mark::Box {
+            x: from,
+            y,
+            width,
+            height: BAR,
+            fill: part.colour,
+            title: Some(part.title.clone()),
+        });
         if text_width(&part.label, 10.5) + 8.0 <= width {
             labels.push(Mark::Text {
                 x: (from + to) / 2.0,

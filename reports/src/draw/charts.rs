@@ -59,7 +59,8 @@ fn chart(description: &str, draw: impl FnOnce(&Area<'_>)) -> String {
 }
 
 fn axes(chart: &mut Chart<'_, '_>, x: &str, y: &str, label: impl Fn(&f64) -> String) {
-    let muted = TextStyle::from((font::FAMILY, 12).into_font()).color(&rgb(palette::MUTED));
+    let colour = rgb(palette::MUTED);
+    let muted = TextStyle::from((font::FAMILY, 15).into_font()).color(&colour);
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -165,8 +166,8 @@ pub(crate) fn memory_over_time(
     chart("Memory over the iteration by part", |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .x_label_area_size(38)
-            .y_label_area_size(62)
+            .x_label_area_size(46)
+            .y_label_area_size(70)
             .build_cartesian_2d(0.0..length as f64 / time, 0.0..limit / unit)
             .expect("a string takes everything");
         axes(&mut chart, &format!("time since the iteration's first start, {time_name}"), unit_name, plain);
@@ -211,8 +212,8 @@ pub(crate) fn losses(curves: &[Curve]) -> Option<String> {
     Some(chart("Loss by iteration", |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .x_label_area_size(38)
-            .y_label_area_size(62)
+            .x_label_area_size(46)
+            .y_label_area_size(70)
             .build_cartesian_2d(0.0..last.max(1.0), low - room..high + room)
             .expect("a string takes everything");
         axes(&mut chart, "iteration", "loss, nats per token", plain);
@@ -240,7 +241,11 @@ mod tests {
     fn losses_that_are_not_numbers_leave_a_gap() {
         let curve = |points: Vec<f64>| Curve {
             name: "loss".to_owned(),
-            points: points.into_iter().enumerate().map(|(i, loss)| (f64::from(u32::try_from(i).unwrap()), loss)).collect(),
+            points: points
+                .into_iter()
+                .enumerate()
+                .map(|(i, loss)| (f64::from(u32::try_from(i).unwrap()), loss))
+                .collect(),
         };
         let svg = losses(&[curve(vec![5.0, 4.0, f64::NAN, 3.0, 2.9])]).unwrap();
         assert_eq!(svg.matches("<circle").count(), 4);

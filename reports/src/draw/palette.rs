@@ -5,39 +5,39 @@ use ir::program::BufferKind;
 use crate::activity::{Activity, Colour};
 
 /// Words.
-pub(crate) const TEXT: Colour = Colour { variable: "text", light: 0x1b_22_2c, dark: 0xe6_ea_f0 };
+pub(crate) const TEXT: Colour = Colour { variable: "text", light: 0x1b222c, dark: 0xe6eaf0 };
 /// Words of less weight.
-pub(crate) const MUTED: Colour = Colour { variable: "muted", light: 0x5a_65_74, dark: 0x9a_a6_b5 };
+pub(crate) const MUTED: Colour = Colour { variable: "muted", light: 0x5a6574, dark: 0x9aa6b5 };
 /// Lines of a grid.
-pub(crate) const GRID: Colour = Colour { variable: "grid", light: 0xd8_dd_e4, dark: 0x38_41_4d };
+pub(crate) const GRID: Colour = Colour { variable: "grid", light: 0xd8dde4, dark: 0x38414d };
 /// The ground of pictures.
-pub(crate) const GROUND: Colour = Colour { variable: "ground", light: 0xff_ff_ff, dark: 0x17_1c_23 };
+pub(crate) const GROUND: Colour = Colour { variable: "ground", light: 0xffffff, dark: 0x171c23 };
 /// The ground of the page.
-pub(crate) const PAGE: Colour = Colour { variable: "page", light: 0xf5_f6_f8, dark: 0x0f_13_18 };
+pub(crate) const PAGE: Colour = Colour { variable: "page", light: 0xf5f6f8, dark: 0x0f1318 };
 /// What calls for attention: a limit, a warning.
-pub(crate) const ALARM: Colour = Colour { variable: "alarm", light: 0xb4_1f_2b, dark: 0xff_7b_7b };
+pub(crate) const ALARM: Colour = Colour { variable: "alarm", light: 0xb41f2b, dark: 0xff7b7b };
 /// The ground of a warning.
-pub(crate) const ALARM_GROUND: Colour = Colour { variable: "alarm-ground", light: 0xfd_ec_ec, dark: 0x3a_1d_20 };
+pub(crate) const ALARM_GROUND: Colour = Colour { variable: "alarm-ground", light: 0xfdecec, dark: 0x3a1d20 };
 
 /// Lines of curves, in order of use.
 pub(crate) const CURVES: [Colour; 4] = [
-    Colour { variable: "curve-0", light: 0x2f_6f_c4, dark: 0x5b_9b_ef },
-    Colour { variable: "curve-1", light: 0xd9_6b_13, dark: 0xf0_8c_3b },
-    Colour { variable: "curve-2", light: 0x00_8f_73, dark: 0x1f_b8_97 },
-    Colour { variable: "curve-3", light: 0x7a_58_c2, dark: 0xa1_84_e7 },
+    Colour { variable: "curve-0", light: 0x2f6fc4, dark: 0x5b9bef },
+    Colour { variable: "curve-1", light: 0xd96b13, dark: 0xf08c3b },
+    Colour { variable: "curve-2", light: 0x008f73, dark: 0x1fb897 },
+    Colour { variable: "curve-3", light: 0x7a58c2, dark: 0xa184e7 },
 ];
 
 /// The colour of a kind of buffer.
 pub(crate) const fn buffer(kind: BufferKind) -> Colour {
     match kind {
-        BufferKind::Weights => Colour { variable: "weights", light: 0x25_4e_86, dark: 0x4f_84_c9 },
-        BufferKind::Gradients => Colour { variable: "gradients", light: 0xc6_58_2a, dark: 0xe5_7f_4d },
-        BufferKind::OptimizerState => Colour { variable: "optimizer-state", light: 0x5f_6b_7a, dark: 0x8d_9a_ab },
-        BufferKind::Activations => Colour { variable: "activations", light: 0x2a_9d_8f, dark: 0x45_c4_b4 },
-        BufferKind::Workspace => Colour { variable: "workspace", light: 0xe3_b5_3f, dark: 0xee_c8_62 },
-        BufferKind::Logits => Colour { variable: "logits", light: 0x9b_5d_b5, dark: 0xbd_83_d6 },
-        BufferKind::Communication => Colour { variable: "buffers", light: 0xc9_42_76, dark: 0xe5_6f_9c },
-        BufferKind::Reserve => Colour { variable: "reserve", light: 0xb3_bb_c6, dark: 0x55_60_6f },
+        BufferKind::Weights => Colour { variable: "weights", light: 0x254e86, dark: 0x4f84c9 },
+        BufferKind::Gradients => Colour { variable: "gradients", light: 0xc6582a, dark: 0xe57f4d },
+        BufferKind::OptimizerState => Colour { variable: "optimizer-state", light: 0x5f6b7a, dark: 0x8d9aab },
+        BufferKind::Activations => Colour { variable: "activations", light: 0x2a9d8f, dark: 0x45c4b4 },
+        BufferKind::Workspace => Colour { variable: "workspace", light: 0xe3b53f, dark: 0xeec862 },
+        BufferKind::Logits => Colour { variable: "logits", light: 0x9b5db5, dark: 0xbd83d6 },
+        BufferKind::Communication => Colour { variable: "buffers", light: 0xc94276, dark: 0xe56f9c },
+        BufferKind::Reserve => Colour { variable: "reserve", light: 0xb3bbc6, dark: 0x55606f },
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn wants_dark_words(ground: u32) -> bool {
 
 /// The words' colour on a filled box: `(light theme, dark theme)`.
 pub(crate) fn on(colour: Colour) -> (u32, u32) {
-    let words = |ground| if wants_dark_words(ground) { 0x12_17_1e } else { 0xff_ff_ff };
+    let words = |ground| if wants_dark_words(ground) { 0x12171e } else { 0xffffff };
     (words(colour.light), words(colour.dark))
 }
 
@@ -88,7 +88,8 @@ mod tests {
     fn every_variable_is_its_own() {
         let sheet = style_sheet();
         let light = sheet.split("@media").next().unwrap();
-        let mut names: Vec<&str> = light.split(';').filter_map(|rule| rule.split_once(":#")).map(|(name, _)| name).collect();
+        let mut names: Vec<&str> =
+            light.split(';').filter_map(|rule| rule.split_once(":#")).map(|(name, _)| name).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();

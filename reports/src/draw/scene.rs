@@ -33,8 +33,8 @@ pub(crate) enum Ink {
 pub(crate) enum Mark {
     /// A filled box; the title shows when pointed at.
     Box { x: f64, y: f64, width: f64, height: f64, fill: Colour, title: Option<String> },
-    /// Many boxes of one height in a row: `(x, width)`.
-    Row { y: f64, height: f64, fill: Colour, boxes: Vec<(f64, f64)>, title: String },
+    /// Many boxes of one colour: `(x, y, width, height)`.
+    Boxes { fill: Colour, boxes: Vec<(f64, f64, f64, f64)>, title: String },
     /// Words; `y` is the baseline.
     Text { x: f64, y: f64, size: f64, bold: bool, anchor: Anchor, ink: Ink, text: String },
     /// A straight line.
@@ -74,20 +74,46 @@ impl Scene {
         self.marks.push(Mark::Line { from, to, width, colour, dashed: false });
     }
 
+    /// With a margin around it and a legend on top, for a picture that leaves the page.
+    pub(crate) fn framed(mut self, keys: &[(Colour, &str)]) -> Self {
+        const MARGIN: f64 = 16.0;
+        const LEGEND: f64 = 26.0;
+        let moved = |(x, y): (f64, f64)| (x + MARGIN, y + MARGIN + LEGEND);
+        for mark in &mut self.marks {
+            match mark {
+                Mark::Box { x, y, .. } | Mark::Text { x, y, .. } => (*x, *y) = moved((*x, *y)),
+                Mark::Boxes { boxes, .. } => boxes.iter_mut().for_each(|b| (b.0, b.1) = moved((b.0, b.1))),
+                Mark::Line { from, to, .. } => (*from, *to) = (moved(*from), moved(*to)),
+            }
+        }
+        let mut x = MARGIN;
+        for (colour, name) in keys {
+            let (width, height) = (12.0, 12.0);
+            self.marks.push(Mark::Box { x, y: MARGIN, width, height, fill: *colour, title: None });
+            self.text(x + 17.0, MARGIN + 10.5, 12.0, Anchor::Start, Ink::Plain(palette::TEXT), *name);
+            x += 17.0 + text_width(name, 12.0) + 14.0;
+        }
+        self.width += 2.0 * MARGIN;
+        self.height += 2.0 * MARGIN + LEGEND;
+        let (width, height) = (self.width, self.height);
+        self.marks.insert(0, Mark::Box { x: 0.0, y: 0.0, width, height, fill: palette::GROUND, title: None });
+        self
+    }
+
     /// As an `<svg>` element that stands alone or in a page.
     pub(crate) fn svg(&self) -> String {
         let mut out = String::with_capacity(64 * self.marks.len() + 1024);
         let (width, height) = (Number(self.width), Number(self.height));
         let description = escape(&self.description);
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
-             aria-label=\"{description}\" font-family=\"system-ui,'DejaVu Sans',sans-serif\" font-variant-numeric=\"tabular-nums\">\n"
+             aria-label=\"{description}\" font-family=\"system-ui,'DejaVu Sans',sans-serif\" font-variant-numeric=\"tabular-nums\">"
         );
         let mut group: Option<Colour> = None;
         for mark in &self.marks {
             let fill = match mark {
-                Mark::Box { fill, .. } | Mark::Row { fill, .. } => Some(*fill),
+                Mark::Box { fill, .. } | Mark::Boxes { fill, .. } => Some(*fill),
                 Mark::Text { .. } | Mark::Line { .. } => None,
             };
             if group != fill {
@@ -112,7 +138,11 @@ impl Scene {
     pub(crate) fn png(&self, scale: u32) -> Vec<u8> {
         font::register();
         let factor = f64::from(scale);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pictures are a few thousand pixels")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "pictures are a few thousand pixels"
+        )]
         let size = ((self.width * factor).ceil() as u32, (self.height * factor).ceil() as u32);
         let mut pixels = vec![0; 3 * size.0 as usize * size.1 as usize];
         {
@@ -164,11 +194,12 @@ fn write_mark(out: &mut String, mark: &Mark) {
                 None => writeln!(out, "/>"),
             }
         }
-        Mark::Row { y, height, boxes, title, .. } => {
+        Mark::Boxes { boxes, title, .. } => {
             out.push_str("<path d=\"");
-            for (x, width) in boxes {
-                let (x, width) = (Number((x * 10.0).round() / 10.0), Number((width * 10.0).round().max(1.0) / 10.0));
-                let _ = write!(out, "M{x} {}h{width}v{}h-{width}z", Number(*y), Number(*height));
+            for (x, y, width, height) in boxes {
+                let tenth = |value: f64| Number((value * 10.0).round() / 10.0);
+                let (width, height) = (tenth(width.max(0.1)), tenth(height.max(0.1)));
+                let _ = write!(out, "M{} {}h{width}v{height}h-{width}z", tenth(*x), tenth(*y));
             }
             writeln!(out, "\"><title>{}</title></path>", escape(title))
         }
@@ -187,7 +218,10 @@ fn write_mark(out: &mut String, mark: &Mark) {
             let weight = if *bold { " font-weight=\"600\"" } else { "" };
             let (x, y, size) = (Number(*x), Number(*y), Number(*size));
             let text = escape(text);
-            writeln!(out, "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{weight}{through} fill=\"{fill}\">{text}</text>")
+            writeln!(
+                out,
+                "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{weight}{through} fill=\"{fill}\">{text}</text>"
+            )
         }
         Mark::Line { from, to, width, colour, dashed } => {
             let dash = if *dashed { " stroke-dasharray=\"4 3\"" } else { "" };
@@ -221,8 +255,8 @@ fn draw_mark(area: &Bitmap<'_>, mark: &Mark, factor: f64) {
     };
     match mark {
         Mark::Box { x, y, width, height, fill, .. } => fill_box(*x, *y, *width, *height, *fill),
-        Mark::Row { y, height, fill, boxes, .. } => {
-            for (x, width) in boxes {
+        Mark::Boxes { fill, boxes, .. } => {
+            for (x, y, width, height) in boxes {
                 fill_box(*x, *y, *width, *height, *fill);
             }
         }
@@ -245,11 +279,16 @@ fn draw_mark(area: &Bitmap<'_>, mark: &Mark, factor: f64) {
                 .pos(Pos::new(place, VPos::Center));
             // Words stand on their baseline; their middle is about a third of their size above it.
             let point = (pixel(*x), pixel(y - 0.36 * size));
-            area.draw(&Text::new(text.clone(), point, text_style)).expect("the embedded font has a glyph for every word");
+            area.draw(&Text::new(text.clone(), point, text_style))
+                .expect("the embedded font has a glyph for every word");
         }
         Mark::Line { from, to, width, colour, .. } => {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lines are a few pixels wide")]
-            let style = ShapeStyle { color: rgb(*colour).to_rgba(), filled: true, stroke_width: (width * factor).ceil() as u32 };
+            let style = ShapeStyle {
+                color: rgb(*colour).to_rgba(),
+                filled: true,
+                stroke_width: (width * factor).ceil() as u32,
+            };
             let points = vec![(pixel(from.0), pixel(from.1)), (pixel(to.0), pixel(to.1))];
             area.draw(&PathElement::new(points, style)).expect("a buffer takes every pixel");
         }

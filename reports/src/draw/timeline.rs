@@ -13,12 +13,16 @@ use crate::{show, words};
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 118.0;
 const RIGHT: f64 = 14.0;
+/// Where a block's note begins: past the longest heading.
+const AFTER_HEADING: f64 = 84.0;
 /// Rows of one machine at most; of more ranks some are shown for all.
 pub(crate) const MOST_ROWS: usize = 32;
-/// Spans that are each drawn on their own, with a title.
+/// Spans that are each drawn on their own, with a title: those of all machines together.
 const MOST_TITLED: usize = 5_000;
-/// Boxes of one machine when its spans are too many for that.
-const MOST_BOXES: usize = 16_000;
+/// Boxes of one machine, about, when its spans are too many for that.
+const MOST_BOXES: usize = 30_000;
+/// Steps in which the heights of a cell's shares are rounded.
+const SHARE_STEPS: f64 = 24.0;
 
 /// A machine's iteration and what to call it.
 #[derive(Clone, Debug)]
@@ -64,7 +68,8 @@ pub(crate) fn shown_lanes<'a>(program: &Program, timeline: &'a Timeline) -> Vec<
 
 /// The picture. Nothing but axes if there is no block.
 pub(crate) fn picture(program: &Program, blocks: &[Block<'_>]) -> Scene {
-    let limit = blocks.iter().map(|block| bounds(block.timeline)).map(|(begin, end)| end - begin).max().unwrap_or(0).max(1);
+    let limit =
+        blocks.iter().map(|block| bounds(block.timeline)).map(|(begin, end)| end - begin).max().unwrap_or(0).max(1);
     let words: Vec<&str> = blocks.iter().map(|block| block.timeline.clock.word()).collect();
     let mut scene = Scene::new(
         WIDTH,
@@ -72,22 +77,27 @@ pub(crate) fn picture(program: &Program, blocks: &[Block<'_>]) -> Scene {
     );
     let rows = blocks.iter().map(|block| shown_lanes(program, block.timeline).len()).max().unwrap_or(0);
     let heights = match rows {
-        0..=9 => Heights { compute: 22.0, other: 6.0, gap: 8.0 },
-        10..=16 => Heights { compute: 16.0, other: 4.0, gap: 6.0 },
-        _ => Heights { compute: 12.0, other: 3.0, gap: 5.0 },
+        0..=9 => Heights { compute: 22.0, other: 5.0, gap: 10.0 },
+        10..=16 => Heights { compute: 16.0, other: 4.0, gap: 8.0 },
+        _ => Heights { compute: 12.0, other: 3.0, gap: 6.0 },
     };
     let tracks: Vec<&(&str, &[Stream])> = TRACKS.iter().filter(|(_, streams)| any_on(program, streams)).collect();
     let x = |nanoseconds: u64| LEFT + (WIDTH - LEFT - RIGHT) * nanoseconds as f64 / limit as f64;
+    let spans = |block: &Block<'_>| shown_lanes(program, block.timeline).iter().map(|l| l.spans.len()).sum::<usize>();
+    let each = blocks.iter().map(spans).sum::<usize>() <= MOST_TITLED;
     let mut grid = Vec::new();
     let mut y = 4.0;
     for block in blocks {
         y += 14.0;
         scene.heading(0.0, y, 13.0, block.heading.clone());
-        let after = text_width(&block.heading, 13.0) + 14.0;
-        scene.text(after, y, 12.0, Anchor::Start, Ink::Plain(palette::MUTED), block.note.clone());
+        let mut note = block.note.clone();
+        if !each {
+            note.push_str("; where spans are too fine to draw, heights are shares of time");
+        }
+        scene.text(AFTER_HEADING, y, 12.0, Anchor::Start, Ink::Plain(palette::MUTED), note);
         y += 10.0;
         let top = y;
-        y = draw_block(&mut scene, program, block, &tracks, heights, y, &x);
+        y = draw_block(&mut scene, program, block, &tracks, (heights, each), y, &x);
         grid.push((top, y));
         y += 12.0;
     }
@@ -124,31 +134,29 @@ fn draw_block(
     program: &Program,
     block: &Block<'_>,
     tracks: &[&(&str, &[Stream])],
-    heights: Heights,
+    (heights, each): (Heights, bool),
     mut y: f64,
     x: &impl Fn(u64) -> f64,
 ) -> f64 {
     let (begin, end) = bounds(block.timeline);
     let lanes = shown_lanes(program, block.timeline);
-    let spans: usize = lanes.iter().map(|lane| lane.spans.len()).sum();
-    let fine = Fineness::of(spans, lanes.len() * (1 + tracks.len()));
+    let fine = Fineness::of(each, lanes.len() * (1 + tracks.len()));
     let mut last_stage: Option<StageId> = None;
     for lane in lanes {
         let role = &program.roles[lane.role.index()];
         let height = heights.compute + tracks.len() as f64 * (heights.other + 1.0);
         label_row(scene, role.stage, lane, last_stage != Some(role.stage), y, heights);
         last_stage = Some(role.stage);
-        let ground = Activity::Bubble.colour();
+        let (ground, from, width) = (Activity::Bubble.colour(), x(0), x(end - begin) - x(0));
+        if !tracks.is_empty() {
+            let (y, height) = (y + heights.compute, height - heights.compute);
+            scene.marks.push(Mark::Box { x: from, y, width, height, fill: palette::PAGE, title: None });
+        }
         let title = format!("stage {}, rank {}: bubble", role.stage.raw(), lane.rank.raw());
-        scene.marks.push(Mark::Box {
-            x: x(0),
-            y,
-            width: x(end - begin) - x(0),
-            height: heights.compute,
-            fill: ground,
-            title: Some(title),
-        });
-        let mut track = Track { program, lane, begin, y, height: heights.compute, fine, labels: heights.compute >= 12.0 };
+        let (height_of_passes, title) = (heights.compute, Some(title));
+        scene.marks.push(Mark::Box { x: from, y, width, height: height_of_passes, fill: ground, title });
+        let (length, labels) = (end - begin, heights.compute >= 12.0);
+        let mut track = Track { program, lane, begin, length, y, height: heights.compute, fine, labels };
         track.draw(scene, &[Stream::Compute], x);
         for (index, (_, streams)) in tracks.iter().enumerate() {
             track.y = y + heights.compute + 1.0 + index as f64 * (heights.other + 1.0);
@@ -185,12 +193,12 @@ enum Fineness {
 }
 
 impl Fineness {
-    fn of(spans: usize, tracks: usize) -> Self {
-        if spans <= MOST_TITLED {
+    fn of(each: bool, tracks: usize) -> Self {
+        if each {
             return Self::Each;
         }
-        // A track of w pixels holds at most w / resolution boxes, or twice that where short and long alternate.
-        let pixels = (WIDTH - LEFT - RIGHT) * 2.0 * tracks as f64;
+        // A cell holds shares of two kinds or three.
+        let pixels = (WIDTH - LEFT - RIGHT) * 2.5 * tracks as f64;
         Self::Merged((pixels / MOST_BOXES as f64).max(0.5))
     }
 }
@@ -200,6 +208,7 @@ struct Track<'a> {
     program: &'a Program,
     lane: &'a Lane,
     begin: u64,
+    length: u64,
     y: f64,
     height: f64,
     fine: Fineness,
@@ -276,50 +285,102 @@ impl Track<'_> {
             .filter(|(from, to, _)| from < to)
             .collect();
         stretches.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let merged = merge(&stretches, resolution);
+        // Cells divide the iteration evenly, so that none reaches past its ends.
+        let width = x(self.length) - x(0);
+        let cells = cells(&stretches, x(0), width / (width / resolution).ceil().max(1.0));
         let role = &self.program.roles[self.lane.role.index()];
         for activity in Activity::ALL {
-            let boxes: Vec<(f64, f64)> =
-                merged.iter().filter(|s| s.2 == activity).map(|(from, to, _)| (*from, to - from)).collect();
+            let mut boxes = Vec::new();
+            for cell in &cells {
+                let share = cell.shares[activity.index()];
+                if share > 0.0 {
+                    let below: f64 = cell.shares[..activity.index()].iter().sum();
+                    // The first kind at the bottom, the next on top of it.
+                    let y = self.y + self.height * (1.0 - below - share);
+                    boxes.push((cell.from, y, cell.to - cell.from, self.height * share));
+                }
+            }
             if !boxes.is_empty() {
                 let title = format!("stage {}, rank {}: {}", role.stage.raw(), self.lane.rank.raw(), activity.name());
-                scene.marks.push(Mark::Row { y: self.y, height: self.height, fill: activity.colour(), boxes, title });
+                scene.marks.push(Mark::Boxes { fill: activity.colour(), boxes, title });
             }
         }
     }
 }
 
-/// Joins neighbours closer than the resolution into one stretch of the kind that takes most of it, and neighbours of one
-/// kind that touch. Stretches come in order of their start.
-fn merge(stretches: &[Stretch], resolution: f64) -> Vec<Stretch> {
-    let mut out: Vec<Stretch> = Vec::new();
-    let mut open: Option<(f64, f64, [f64; Activity::COUNT])> = None;
-    let close = |out: &mut Vec<Stretch>, (from, to, shares): (f64, f64, [f64; Activity::COUNT])| {
-        let most = (0..Activity::COUNT).fold(0, |best, i| if shares[i] > shares[best] { i } else { best });
-        let activity = Activity::ALL[most];
-        match out.last_mut() {
-            Some(last) if last.2 == activity && from - last.1 < resolution * 0.5 => last.1 = to.max(last.1),
-            _ => out.push((from, to, activity)),
-        }
+/// A part of a track: from, to (pixels), and which share of that time each activity takes.
+#[derive(Clone, PartialEq, Debug)]
+struct Cell {
+    from: f64,
+    to: f64,
+    shares: [f64; Activity::COUNT],
+}
+
+/// Divides a track's stretches, in order of their start, into cells: one for each stretch that is longer than two
+/// resolutions, and one for each resolution (counted from `origin`) of what is finer, where the shares of time are kept.
+/// Neighbours of equal shares become one.
+fn cells(stretches: &[Stretch], origin: f64, resolution: f64) -> Vec<Cell> {
+    let mut out: Vec<Cell> = Vec::new();
+    let mut open: Option<(i64, [f64; Activity::COUNT])> = None;
+    let close = |out: &mut Vec<Cell>, (index, sums): (i64, [f64; Activity::COUNT])| {
+        // What is there at all shows at least as one step.
+        let round =
+            |sum: f64| if sum > 0.0 { (sum / resolution * SHARE_STEPS).round().max(1.0) / SHARE_STEPS } else { 0.0 };
+        let shares = sums.map(round);
+        let total = shares.iter().sum::<f64>().max(1.0);
+        let edge = |index: i64| origin + index as f64 * resolution;
+        push_cell(out, Cell { from: edge(index), to: edge(index + 1), shares: shares.map(|share| share / total) });
     };
     for (from, to, activity) in stretches {
-        if let Some(cell) = open.take() {
-            // A long stretch stands on its own; so does what comes after a gap that shows.
-            let long = to - from >= resolution;
-            if long || from - cell.1 >= resolution || cell.1 - cell.0 >= resolution {
-                close(&mut out, cell);
-            } else {
-                open = Some(cell);
+        if to - from > 2.0 * resolution {
+            if let Some(fine) = open.take() {
+                close(&mut out, fine);
             }
+            let mut shares = [0.0; Activity::COUNT];
+            shares[activity.index()] = 1.0;
+            // The cell of what came before may reach into this stretch.
+            if let Some(last) = out.last_mut() {
+                last.to = last.to.min(*from);
+            }
+            push_cell(&mut out, Cell { from: *from, to: *to, shares });
+            continue;
         }
-        let cell = open.get_or_insert((*from, *to, [0.0; Activity::COUNT]));
-        cell.1 = cell.1.max(*to);
-        cell.2[activity.index()] += to - from;
+        let mut cursor = *from;
+        while cursor < *to {
+            #[expect(clippy::cast_possible_truncation, reason = "a picture has a few thousand pixels")]
+            let index = ((cursor - origin) / resolution).floor() as i64;
+            // Past the edge at least, also where rounding puts the edge at the cursor itself.
+            let edge = (origin + (index + 1) as f64 * resolution).max(cursor + resolution * 1e-6);
+            if open.as_ref().is_some_and(|(at, _)| *at != index)
+                && let Some(fine) = open.take()
+            {
+                close(&mut out, fine);
+            }
+            open.get_or_insert((index, [0.0; Activity::COUNT])).1[activity.index()] += to.min(edge) - cursor;
+            cursor = edge;
+        }
     }
-    if let Some(cell) = open {
-        close(&mut out, cell);
+    if let Some(fine) = open {
+        close(&mut out, fine);
     }
     out
+}
+
+/// Adds a cell, or lengthens the last one if that is the same and touches. Nothing is drawn over the cell before.
+fn push_cell(out: &mut Vec<Cell>, mut cell: Cell) {
+    if let Some(last) = out.last_mut() {
+        cell.from = cell.from.max(last.to);
+        let same = last.shares.iter().zip(cell.shares).all(|(a, b)| (a - b).abs() < 1e-9);
+        // Two long stretches stay apart, so that their border can be seen.
+        let fine = cell.shares.iter().all(|share| *share < 1.0) || last.to - last.from < 0.5;
+        if same && fine && cell.from - last.to < 1e-6 {
+            last.to = cell.to;
+            return;
+        }
+    }
+    if cell.from < cell.to && cell.shares.iter().any(|share| *share > 0.0) {
+        out.push(cell);
+    }
 }
 
 /// A clock's word with a capital, for headings.
@@ -335,16 +396,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merging_bounds_the_boxes_and_keeps_the_time() {
-        let kinds = [Activity::Forward, Activity::Backward];
+    fn cells_are_few_and_keep_the_time() {
+        let kinds = [Activity::Forward, Activity::Backward, Activity::Backward];
         let stretches: Vec<Stretch> = (0..100_000u32)
-            .map(|i| (f64::from(i) * 0.01, f64::from(i) * 0.01 + 0.008, kinds[i as usize % 2]))
+            .map(|i| (f64::from(i) * 0.01, f64::from(i) * 0.01 + 0.008, kinds[i as usize % 3]))
             .collect();
-        let merged = merge(&stretches, 1.0);
-        assert!(merged.len() <= 1_000, "{} boxes for 1,000 pixels", merged.len());
-        assert!((merged[0].0 - stretches[0].0).abs() < 1e-9);
-        assert!((merged.last().unwrap().1 - stretches.last().unwrap().1).abs() < 1e-9);
-        assert!(merged.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-9));
+        let cells = cells(&stretches, 0.0, 2.0);
+        assert!(cells.len() <= 500, "{} cells for 1,000 pixels", cells.len());
+        assert!(cells.windows(2).all(|pair| pair[0].to <= pair[1].from + 1e-9));
+        for activity in [Activity::Forward, Activity::Backward] {
+            let drawn: f64 = cells.iter().map(|c| (c.to - c.from) * c.shares[activity.index()]).sum();
+            let spent: f64 = stretches.iter().filter(|s| s.2 == activity).map(|(from, to, _)| to - from).sum();
+            // A share is off by half a step at most.
+            assert!((drawn / spent - 1.0).abs() < 0.08, "{activity:?}: {drawn} of {spent}");
+        }
     }
 
     #[test]
@@ -353,8 +418,11 @@ mod tests {
             (0.0, 10.0, Activity::Forward),
             (10.0, 10.2, Activity::Recompute),
             (10.2, 30.0, Activity::Backward),
-            (40.0, 50.0, Activity::Backward),
+            (30.0, 40.0, Activity::Backward),
+            (45.0, 50.0, Activity::Backward),
         ];
-        assert_eq!(merge(&stretches, 1.0), stretches);
+        let cells = cells(&stretches, 0.0, 1.0);
+        let edges: Vec<(f64, f64)> = cells.iter().map(|cell| (cell.from, cell.to)).collect();
+        assert_eq!(edges, [(0.0, 10.0), (10.0, 10.2), (10.2, 30.0), (30.0, 40.0), (45.0, 50.0)]);
     }
 }

@@ -92,8 +92,13 @@ pub fn memory_changes(program: &Program, lane: &Lane) -> Vec<MemoryChange> {
                 Access::Allocate => (start, 1, true),
                 Access::Free => (end, if start == end { 2 } else { 0 }, false),
             };
-            let change =
-                MemoryChange { time_ns, kind: buffer.kind, bytes: buffer.bytes, taken, instruction: InstructionId::at(index) };
+            let change = MemoryChange {
+                time_ns,
+                kind: buffer.kind,
+                bytes: buffer.bytes,
+                taken,
+                instruction: InstructionId::at(index),
+            };
             changes.push((time_ns, order, change));
         }
     }

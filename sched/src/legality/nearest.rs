@@ -14,6 +14,9 @@ const WANTED: usize = 3;
 #[must_use]
 pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Plan> {
     let devices = cluster.devices();
+    if plan.stages.len() > 4096 || workload.global_batch == 0 {
+        return Vec::new();
+    }
     let mut candidates: Vec<(u64, Plan)> = Vec::new();
     let chunks = plan.chunks_per_stage().max(1);
     for tensor in tensors(plan, model) {
@@ -49,7 +52,7 @@ pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluste
 
 /// With and without sequence parallelism where it can be, and without a placement where degrees changed.
 fn variants(plan: &Plan, mut changed: Plan) -> impl Iterator<Item = Plan> {
-    if changed.world() != plan.world() || changed.placement.len() as u64 != changed.world() {
+    if world(&changed) != world(plan) || changed.placement.len() as u64 != world(&changed) {
         changed.placement.clear();
     }
     let mut with = vec![changed.clone()];
@@ -68,7 +71,8 @@ fn within(size: u32, of: u32, factor: u32) -> bool {
 }
 
 fn tensors(plan: &Plan, model: &Model) -> Vec<u32> {
-    let fits = |t: &u32| model.heads.is_multiple_of(*t) && model.kv_heads.is_multiple_of(*t) && model.ffn.is_multiple_of(*t);
+    let fits =
+        |t: &u32| model.heads.is_multiple_of(*t) && model.kv_heads.is_multiple_of(*t) && model.ffn.is_multiple_of(*t);
     (1..=model.kv_heads.min(1024)).filter(|t| within(*t, plan.tensor, 8)).filter(fits).collect()
 }
 
@@ -82,7 +86,8 @@ fn pipelines(plan: &Plan, model: &Model) -> Vec<u32> {
 fn datas(plan: &Plan, workload: &Workload, others: u64, devices: u64) -> Vec<u32> {
     let most = u32::try_from(devices / others.max(1)).unwrap_or(u32::MAX).min(workload.global_batch);
     let batch = workload.global_batch;
-    let mut divisors = (1..=most.min(1 << 16)).filter(|d| batch.is_multiple_of(*d) && within(*d, plan.data, 8)).collect::<Vec<_>>();
+    let mut divisors =
+        (1..=most.min(1 << 16)).filter(|d| batch.is_multiple_of(*d) && within(*d, plan.data, 8)).collect::<Vec<_>>();
     divisors.sort_by_key(|d| u64::from(plan.data.max(*d)) * 1024 / u64::from(plan.data.min(*d).max(1)));
     divisors.truncate(8);
     divisors
@@ -124,6 +129,11 @@ pub fn balanced_stages(layers: u32, pipeline: u32, chunks: u32, recompute: Recom
     (0..pipeline).map(stage).collect()
 }
 
+/// Ranks of a plan that need not be legal.
+fn world(plan: &Plan) -> u64 {
+    u64::from(plan.data).saturating_mul(u64::from(plan.tensor)).saturating_mul(plan.stages.len() as u64)
+}
+
 /// Thousandths of a doubling.
 fn doublings(a: u64, b: u64) -> u64 {
     let ratio = libm::log2(a.max(1) as f64) - libm::log2(b.max(1) as f64);
@@ -144,5 +154,9 @@ fn distance(plan: &Plan, changed: &Plan, model: &Model) -> u64 {
     let moved = before.iter().zip(&after).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
     let switches = u64::from(plan.sequence_parallel != changed.sequence_parallel) * 500
         + u64::from(plan.placement != changed.placement) * 250;
-    degrees + batch + switches + doublings(plan.world(), changed.world()) / 2 + moved * 500 / u64::from(model.layers.max(1))
+    degrees
+        + batch
+        + switches
+        + doublings(world(plan), world(changed)) / 2
+        + moved * 500 / u64::from(model.layers.max(1))
 }

@@ -3,9 +3,13 @@
 //! Two ranks are alike if nothing that happens to one can differ from what happens to the other. Colours start as what is
 //! known of a rank alone (its position, its device's kind, where its groups lie) and of a link (its kind and capacity).
 //! Then, until the number of colours stands still, each rank's colour takes in the colours of its groups' members in
-//! order and of its flows (messages, and the ring edges of its groups), each flow's colour that of its ends and of the
-//! links it crosses, and each link's colour all flows that cross it: links carry the same colour only if they are loaded
-//! alike. The result is the coarsest equitable partition of this graph (Paige and Tarjan 1987; McKay 1981).
+//! order and of its messages' other ends, with the links that these groups and messages cross, and each link's colour all
+//! that crosses it: links carry the same colour only if they are loaded alike. The result is the coarsest equitable
+//! partition of this graph (Paige and Tarjan 1987; McKay 1981).
+//!
+//! A collective keeps each member's way out and way in busy: inside a node its port, between nodes its NIC, and the leaf
+//! switches between neighbours in group order. A message crosses the links between its ends. Leaf switches that carry
+//! all their NICs at full rate (no oversubscription) hold nobody up, whatever their load, so they tell nobody apart.
 //!
 //! Colours are 64-bit digests: two unlike ranks meet in one colour with probability below 2^-30 even over 2^17 colours,
 //! and verification of the program proves the symmetry again.
@@ -18,12 +22,7 @@ use rustc_hash::FxHashMap;
 /// The class of each rank, numbered in order of first appearance by rank.
 ///
 /// `edges` are the pairs of positions between which activations go; `embedding` the pair that shares a tied embedding.
-pub(super) fn classes(
-    plan: &Plan,
-    cluster: &Cluster,
-    edges: &[(u32, u32)],
-    embedding: Option<(u32, u32)>,
-) -> Vec<u32> {
+pub(super) fn classes(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], embedding: Option<(u32, u32)>) -> Vec<u32> {
     let graph = Graph::new(plan, cluster, edges, embedding);
     let mut colours = graph.first_colours(plan, cluster);
     let mut links = graph.link_colours.clone();
@@ -36,6 +35,11 @@ pub(super) fn classes(
         }
         (colours, links, count) = (next, next_links, refined);
     }
+}
+
+/// Whether a leaf switch can be a bottleneck.
+fn leaves_matter(cluster: &Cluster) -> bool {
+    cluster.fabric.oversubscription > 1.0
 }
 
 fn mix(words: &[u64]) -> u64 {
@@ -73,15 +77,20 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Tensor, data and model groups, in this order, and the first member of each of their instances.
-    pub(super) fn all(plan: &Plan) -> [(Self, Vec<u32>); 3] {
+    /// Tensor, data, embedding and model groups, in this order, and the first member of each of their instances;
+    /// `embedding` is the pair of positions that share a tied embedding.
+    pub(super) fn all(plan: &Plan, embedding: Option<(u32, u32)>) -> [(Self, Vec<u32>); 4] {
         let (tensor, data, pipeline) = (plan.tensor, plan.data, plan.pipeline());
         let line = |count, stride| Self { count, stride, jumps: 1, jump: 0 };
         let tensors = (0..data * pipeline).map(|i| i * tensor).collect();
         let datas = (0..pipeline).flat_map(|p| (0..tensor).map(move |t| p * data * tensor + t)).collect();
         let models = (0..data).map(|d| d * tensor).collect();
         let model = Self { count: tensor, stride: 1, jumps: pipeline, jump: data * tensor };
-        [(line(tensor, 1), tensors), (line(data, tensor), datas), (model, models)]
+        let wide = data * tensor;
+        let (low, apart) = embedding.map_or((0, 0), |(a, b)| (a.min(b), a.abs_diff(b)));
+        let pair = Self { count: 1, stride: 1, jumps: if apart > 0 { 2 } else { 0 }, jump: apart * wide };
+        let pairs = (0..if apart > 0 { wide } else { 0 }).map(|lane| low * wide + lane).collect();
+        [(line(tensor, 1), tensors), (line(data, tensor), datas), (pair, pairs), (model, models)]
     }
     /// Members of the instance whose first member is `first`.
     pub(super) fn members(self, first: u32) -> impl Iterator<Item = u32> {
@@ -93,7 +102,7 @@ impl Family {
     }
 }
 
-/// Traffic from one rank to another.
+/// A message from one rank to another.
 struct Flow {
     class: u64,
     from: u32,
@@ -101,72 +110,110 @@ struct Flow {
     links: (u32, u32),
 }
 
+/// One instance of a group.
+struct Instance {
+    axis: u64,
+    family: Family,
+    first: u32,
+    links: (u32, u32),
+}
+
 struct Graph {
     world: usize,
-    families: [(Family, Vec<u32>); 3],
+    /// Of each rank's device.
     places: Vec<Place>,
     flows: Vec<Flow>,
-    /// Links of all flows, by flow.
+    instances: Vec<Instance>,
+    /// Links of all flows and instances, one after the other.
     crossed: Vec<u32>,
     link_ids: FxHashMap<PhysicalLink, u32>,
     link_colours: Vec<u64>,
 }
 
-/// Classes of flow. Ring edges of the three families come first.
-const MESSAGE_FORWARD: u64 = 3;
-const MESSAGE_BACKWARD: u64 = 4;
-const TIED: u64 = 5;
+const FORWARD: u64 = 0;
+const BACKWARD: u64 = 1;
+/// Tells the colours of groups from those of messages.
+const GROUP: u64 = 2;
 
 impl Graph {
     fn new(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], embedding: Option<(u32, u32)>) -> Self {
         let world = u32::try_from(plan.world()).expect("a world checked by legality");
-        let places = (0..world).map(|rank| cluster.place(plan.device(Rank::new(rank)))).collect();
         let mut graph = Self {
             world: world as usize,
-            families: Family::all(plan),
-            places,
+            places: (0..world).map(|rank| cluster.place(plan.device(Rank::new(rank)))).collect(),
             flows: Vec::new(),
+            instances: Vec::new(),
             crossed: Vec::new(),
             link_ids: FxHashMap::default(),
             link_colours: Vec::new(),
         };
         let wide = plan.data * plan.tensor;
-        let messages = edges.iter().flat_map(|&(a, b)| [(MESSAGE_FORWARD, a, b), (MESSAGE_BACKWARD, b, a)]);
-        let tied = embedding.into_iter().flat_map(|(a, b)| [(TIED, a, b), (TIED, b, a)]);
-        for (class, from, to) in messages.chain(tied) {
-            for lane in 0..wide {
-                graph.flow(plan, cluster, class, from * wide + lane, to * wide + lane);
+        for (class, from, to) in edges.iter().flat_map(|&(a, b)| [(FORWARD, a, b), (BACKWARD, b, a)]) {
+            for (from, to) in (0..wide).map(|lane| (from * wide + lane, to * wide + lane)) {
+                let start = graph.crossings();
+                let end = |rank: u32| (plan.device(Rank::new(rank)), graph.places[rank as usize]);
+                let (a, b) = (end(from), end(to));
+                links_between(cluster, a, b, |link| graph.cross(cluster, link));
+                graph.flows.push(Flow { class, from, to, links: (start, graph.crossings()) });
             }
         }
-        let families = graph.families.clone();
-        for (class, (family, firsts)) in (0u64..).zip(&families) {
-            for &first in firsts.iter().filter(|_| family.size() > 1) {
-                let mut previous = None;
-                for member in family.members(first).chain([first]) {
-                    if let Some(previous) = previous {
-                        graph.flow(plan, cluster, class, previous, member);
-                    }
-                    previous = Some(member);
-                }
+        for (axis, (family, firsts)) in (0u64..).zip(Family::all(plan, embedding)) {
+            for first in firsts.into_iter().filter(|_| family.size() > 1) {
+                let start = graph.crossings();
+                graph.collective(plan, cluster, family, first);
+                graph.instances.push(Instance { axis, family, first, links: (start, graph.crossings()) });
             }
         }
         graph
     }
 
-    fn flow(&mut self, plan: &Plan, cluster: &Cluster, class: u64, from: u32, to: u32) {
-        let start = self.crossed.len();
-        let (a, b) = (plan.device(Rank::new(from)), plan.device(Rank::new(to)));
-        let (from_place, to_place) = (self.places[from as usize], self.places[to as usize]);
-        links_between(cluster, (a, from_place), (b, to_place), |link| {
-            let next = u32::try_from(self.link_ids.len()).expect("more links than u32");
-            let id = *self.link_ids.entry(link).or_insert_with(|| {
-                self.link_colours.push(link_colour(cluster, link));
-                next
-            });
-            self.crossed.push(id);
+    fn crossings(&self) -> u32 {
+        u32::try_from(self.crossed.len()).expect("more crossings than u32")
+    }
+
+    fn cross(&mut self, cluster: &Cluster, link: PhysicalLink) {
+        if matches!(link, PhysicalLink::LeafUp(_) | PhysicalLink::LeafDown(_)) && !leaves_matter(cluster) {
+            return;
+        }
+        let next = u32::try_from(self.link_ids.len()).expect("more links than u32");
+        let id = *self.link_ids.entry(link).or_insert_with(|| {
+            self.link_colours.push(link_colour(cluster, link));
+            next
         });
-        let range = |n: usize| u32::try_from(n).expect("more crossings than u32");
-        self.flows.push(Flow { class, from, to, links: (range(start), range(self.crossed.len())) });
+        self.crossed.push(id);
+    }
+
+    /// The links that a collective keeps busy.
+    fn collective(&mut self, plan: &Plan, cluster: &Cluster, family: Family, first: u32) {
+        use PhysicalLink::{DomainIn, DomainOut, HostIn, HostOut, LeafDown, LeafUp, NicIn, NicOut};
+        let domain = |place: Place| place.local / cluster.node_kind(place.node_kind).domain_size.max(1);
+        let head = self.places[first as usize];
+        let (mut one_node, mut one_domain) = (true, true);
+        for member in family.members(first) {
+            let place = self.places[member as usize];
+            one_node &= place.node == head.node;
+            one_domain &= domain(place) == domain(head);
+        }
+        let ring = family.members(first).zip(family.members(first).skip(1).chain([first]));
+        for (member, next) in ring {
+            let (device, place) = (plan.device(Rank::new(member)), self.places[member as usize]);
+            let links = match (one_node, one_domain) {
+                (true, true) => [DomainOut(device), DomainIn(device)],
+                (true, false) => [HostOut(device), HostIn(device)],
+                (false, _) => {
+                    let nic = cluster.nic_of(place);
+                    let (here, there) = (cluster.leaf(place.node), cluster.leaf(self.places[next as usize].node));
+                    if here != there {
+                        self.cross(cluster, LeafUp(here));
+                        self.cross(cluster, LeafDown(there));
+                    }
+                    [NicOut(place.node, nic), NicIn(place.node, nic)]
+                }
+            };
+            for link in links {
+                self.cross(cluster, link);
+            }
+        }
     }
 
     /// What is known of each rank alone: position, device kind, and where each of its groups lies.
@@ -175,13 +222,11 @@ impl Graph {
         let mut colours = (0..self.world)
             .map(|rank| mix(&[(rank / wide) as u64, u64::from(self.places[rank].device_kind.raw())]))
             .collect::<Vec<_>>();
-        for (axis, (family, firsts)) in (10u64..).zip(&self.families) {
-            for &first in firsts {
-                let signature = self.signature(*family, first, cluster);
-                for member in family.members(first) {
-                    let colour = &mut colours[member as usize];
-                    *colour = mix(&[*colour, axis, signature]);
-                }
+        for instance in &self.instances {
+            let signature = self.signature(instance.family, instance.first, cluster);
+            for member in instance.family.members(instance.first) {
+                let colour = &mut colours[member as usize];
+                *colour = mix(&[*colour, instance.axis, signature]);
             }
         }
         colours
@@ -201,7 +246,8 @@ impl Graph {
             })
             .collect::<Vec<_>>();
         nodes.sort_unstable();
-        let spine = nodes.iter().any(|(node, _)| cluster.leaf(*node) != cluster.leaf(nodes[0].0));
+        let spine =
+            leaves_matter(cluster) && nodes.iter().any(|(node, _)| cluster.leaf(*node) != cluster.leaf(nodes[0].0));
         digest.number(u64::from(spine));
         let mut sizes = nodes
             .chunk_by(|a, b| a.0 == b.0)
@@ -219,17 +265,20 @@ impl Graph {
     fn refine(&self, colours: &[u64], links: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let mut ranks = vec![0u64; self.world];
         let mut loads = vec![0u64; links.len()];
-        for (axis, (family, firsts)) in (20u64..).zip(&self.families) {
-            for &first in firsts.iter().filter(|_| family.size() > 1) {
-                let mut digest = Digest::new();
-                digest.number(axis);
-                for member in family.members(first) {
-                    digest.number(colours[member as usize]);
-                }
-                let group = digest.finish();
-                for member in family.members(first) {
-                    ranks[member as usize] = ranks[member as usize].wrapping_add(group);
-                }
+        for instance in &self.instances {
+            let crossed = &self.crossed[instance.links.0 as usize..instance.links.1 as usize];
+            let mut digest = Digest::new();
+            digest.number(instance.axis);
+            for member in instance.family.members(instance.first) {
+                digest.number(colours[member as usize]);
+            }
+            digest.number(crossed.iter().fold(0u64, |sum, link| sum.wrapping_add(mix(&[links[*link as usize]]))));
+            let colour = mix(&[digest.finish(), GROUP]);
+            for member in instance.family.members(instance.first) {
+                ranks[member as usize] = ranks[member as usize].wrapping_add(colour);
+            }
+            for link in crossed {
+                loads[*link as usize] = loads[*link as usize].wrapping_add(colour);
             }
         }
         for flow in &self.flows {

@@ -1,8 +1,7 @@
 //! What a position holds all along, and the end of the iteration: reductions of gradients, their norm, the optimizer.
 
 use cost::memory;
-use ir::counts::{gradient_bytes, parameter_bytes, partial_gradient_parameters, payload_bytes};
-use ir::program::{Access, BufferKind, Chunk, CollectiveKind, Payload, Role, Stream, Unit};
+use ir::program::{Access, BufferKind, CollectiveKind, Payload, Role, Stream};
 use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, Op, ZeroStage};
 
 use super::Lowering;
@@ -41,26 +40,27 @@ impl Emitter<'_> {
     /// Issues a chunk's reduction right after its last weight-gradient pass, if the plan overlaps it and nothing of the
     /// chunk's gradients must be reduced otherwise before.
     pub(super) fn early_reduction(&mut self, chunk: ChunkId, last: InstructionId) {
-        if self.lowering.reduces_early(chunk) {
+        if self.lowering.reductions().is_early(chunk.index()) {
             self.reduction(chunk, &[last]);
         }
     }
 
     pub(super) fn end_of_iteration(&mut self) {
-        let lowering = self.lowering;
+        let reductions = self.lowering.reductions();
         let (last, _) = self.last.expect("a position runs at least one pass");
         // What the norm waits for: the last instruction of each stream that reduces.
         let mut model = last;
-        if let Some(bytes) = lowering.replicated_bytes(self.position) {
-            model = self.collective(CollectiveKind::AllReduce, Axis::Tensor, Payload::ReplicatedGradients, bytes, &[last]);
+        if let Some(bytes) = reductions.replicated_bytes(self.position) {
+            model =
+                self.collective(CollectiveKind::AllReduce, Axis::Tensor, Payload::ReplicatedGradients, bytes, &[last]);
         }
-        let tied = lowering.embedding.filter(|(a, b)| self.position == *a || self.position == *b);
-        if let Some(bytes) = tied.and_then(|_| lowering.tied_bytes()) {
+        let tied = reductions.embedding().filter(|(a, b)| self.position == *a || self.position == *b);
+        if let Some(bytes) = tied.and_then(|_| reductions.tied_bytes()) {
             model = self.collective(CollectiveKind::AllReduce, Axis::Embedding, Payload::TiedGradients, bytes, &[last]);
         }
         let mut weighted = std::mem::take(&mut self.weighted);
         weighted.sort_unstable();
-        for (chunk, _) in weighted.iter().filter(|(chunk, _)| !lowering.reduces_early(*chunk)) {
+        for (chunk, _) in weighted.iter().filter(|(chunk, _)| !reductions.is_early(chunk.index())) {
             self.reduction(*chunk, &[last, model]);
         }
         let mut waits = vec![last, model];
@@ -70,10 +70,17 @@ impl Emitter<'_> {
         let gradients = (self.state.gradients, Access::Use);
         let norm = self.role.push(Op::GradientNorm, Stream::Compute, &waits, &[gradients]);
         let stepped = self.norm_and_step(norm);
-        if lowering.layout.zero == ZeroStage::Zero1 && lowering.layout.data > 1 {
+        let layout = self.lowering.layout;
+        if layout.zero == ZeroStage::Zero1 && layout.data > 1 {
             for (chunk, _) in weighted {
-                let (_, bytes) = lowering.data_bytes(chunk);
-                self.collective(CollectiveKind::AllGather, Axis::Data, Payload::Parameters { chunk }, bytes, &[stepped]);
+                let (_, bytes) = reductions.data_bytes(chunk.index());
+                self.collective(
+                    CollectiveKind::AllGather,
+                    Axis::Data,
+                    Payload::Parameters { chunk },
+                    bytes,
+                    &[stepped],
+                );
             }
         }
     }
@@ -102,7 +109,7 @@ impl Emitter<'_> {
             ZeroStage::Zero0 => CollectiveKind::AllReduce,
             ZeroStage::Zero1 => CollectiveKind::ReduceScatter,
         };
-        let (bytes, _) = self.lowering.data_bytes(chunk);
+        let (bytes, _) = self.lowering.reductions().data_bytes(chunk.index());
         self.collective(kind, Axis::Data, Payload::Gradients { chunk }, bytes, waits);
     }
 
@@ -138,45 +145,5 @@ impl Emitter<'_> {
 
     fn last_on(&self, stream: Stream) -> Option<InstructionId> {
         self.role.instructions().iter().rposition(|i| i.stream == stream).map(InstructionId::at)
-    }
-}
-
-impl Lowering<'_> {
-    /// Whether a chunk's gradients go to the data stream right after its last weight-gradient pass.
-    pub(crate) fn reduces_early(&self, chunk: ChunkId) -> bool {
-        let tied = self.embedding.is_some() && (self.chunk(chunk).embedding || self.chunk(chunk).head);
-        self.plan.overlap_gradients && !tied && self.replicated_bytes(self.chunk(chunk).stage.raw()).is_none()
-    }
-
-    /// Bytes of the gradients that each tensor rank of a position has only for its part of the sequence (norms, under
-    /// sequence parallelism); `None` where there are none.
-    pub(crate) fn replicated_bytes(&self, position: u32) -> Option<Bytes> {
-        if !self.layout.sequence_parallel || self.layout.tensor < 2 {
-            return None;
-        }
-        let shape = self.shape();
-        let one = |unit| partial_gradient_parameters(shape, unit);
-        let norms = |chunk: &Chunk| {
-            let layer = one(Unit::AttentionNorm(0)) + one(Unit::MlpNorm(0));
-            u64::from(chunk.layers) * layer + if chunk.head { one(Unit::FinalNorm) } else { 0 }
-        };
-        let held = self.chunks.iter().filter(|chunk| chunk.stage.raw() == position).map(norms).sum::<u64>();
-        (held > 0).then(|| gradient_bytes(held))
-    }
-
-    /// Bytes of the gradient of the tied embedding; `None` where nothing is tied across positions.
-    pub(crate) fn tied_bytes(&self) -> Option<Bytes> {
-        self.embedding.map(|_| payload_bytes(self.shape(), Payload::TiedGradients))
-    }
-
-    /// Bytes of a chunk's gradients and of its weights as collectives over replicas move them (padded under ZeRO-1).
-    pub(crate) fn data_bytes(&self, chunk: ChunkId) -> (Bytes, Bytes) {
-        let shape = self.shape();
-        let held = memory::parameters(shape, self.chunk(chunk));
-        let moved = match self.layout.zero {
-            ZeroStage::Zero0 => held,
-            ZeroStage::Zero1 => held.next_multiple_of(u64::from(self.layout.data)),
-        };
-        (gradient_bytes(moved), parameter_bytes(shape, moved))
     }
 }

@@ -33,16 +33,9 @@ impl Groups {
     /// Of a plan whose ranks have these classes; `embedding` is the pair of positions that share a tied embedding.
     pub(super) fn new(plan: &Plan, classes: &[u32], embedding: Option<(u32, u32)>) -> Self {
         let mut groups = Self { families: Vec::new(), of: std::array::from_fn(|_| vec![NONE; classes.len()]) };
-        let [tensor, data, model] = Family::all(plan);
-        let wide = plan.data * plan.tensor;
-        groups.add(Axis::Tensor, classes, tensor.1.iter().map(|first| tensor.0.members(*first).collect()));
-        groups.add(Axis::Data, classes, data.1.iter().map(|first| data.0.members(*first).collect()));
-        if let Some((first, last)) = embedding {
-            let (low, high) = (first.min(last), first.max(last));
-            let pairs = (0..wide).map(|lane| vec![low * wide + lane, high * wide + lane]);
-            groups.add(Axis::Embedding, classes, pairs);
+        for (axis, (family, firsts)) in AXES.into_iter().zip(Family::all(plan, embedding)) {
+            groups.add(axis, classes, firsts.into_iter().map(|first| family.members(first).collect()));
         }
-        groups.add(Axis::Model, classes, model.1.iter().map(|first| model.0.members(*first).collect()));
         groups
     }
 

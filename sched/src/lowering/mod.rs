@@ -8,6 +8,7 @@ mod colour;
 mod emit;
 mod end;
 mod groups;
+mod reductions;
 mod template;
 
 #[cfg(test)]
@@ -20,11 +21,12 @@ use ir::program::{Chunk, Direction, Layout, RankSet};
 use ir::{Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, Workload};
 
 use crate::layout::{chunks, layout};
-use crate::schedules::{self, Order};
 use crate::legality;
+use crate::schedules::{self, Order};
 use emit::Emitter;
 use groups::Groups;
-use template::Templates;
+pub(crate) use reductions::Reductions;
+pub(crate) use template::Templates;
 
 /// Whether like ranks share a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +40,8 @@ pub enum Folding {
 /// Lowers a plan.
 ///
 /// # Errors
-/// Every reason why the plan is not legal ([`legality::legal`]).
+/// Every reason why the plan is not legal ([`legality::legal`]), or that the program would be too large because nearly
+/// every rank is in a place unlike the others'.
 pub fn lower(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
     lower_as(Folding::Folded, plan, model, workload, cluster)
 }
@@ -46,7 +49,7 @@ pub fn lower(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster)
 /// Lowers a plan to a folded or to a flat program.
 ///
 /// # Errors
-/// Every reason why the plan is not legal ([`legality::legal`]).
+/// Every reason why the plan is not legal ([`legality::legal`]), or that the program would be too large.
 pub fn lower_as(
     folding: Folding,
     plan: &Plan,
@@ -60,8 +63,11 @@ pub fn lower_as(
     }
     let layout = layout(plan);
     let lowering = Lowering::new(plan, model, workload, &layout)?;
-    Ok(lowering.program(folding, cluster))
+    lowering.program(folding, cluster)
 }
+
+/// The most instructions of all roles together: some gigabytes.
+const MOST_INSTRUCTIONS: u64 = 1 << 24;
 
 /// Everything that the lists of all positions share.
 pub(crate) struct Lowering<'a> {
@@ -75,23 +81,15 @@ pub(crate) struct Lowering<'a> {
     message_bytes: Bytes,
     /// Receives of each position in the order of the grid, by direction: the chunk that reads and the microbatch.
     receives: Vec<[Vec<(ChunkId, MicrobatchId)>; 2]>,
-    /// Positions of the first and of the last chunk, if they share a tied embedding.
-    embedding: Option<(u32, u32)>,
 }
 
 impl<'a> Lowering<'a> {
-    fn new(
-        plan: &'a Plan,
-        model: &'a Model,
-        workload: &'a Workload,
-        layout: &'a Layout,
-    ) -> Result<Self, Vec<Problem>> {
+    fn new(plan: &'a Plan, model: &'a Model, workload: &'a Workload, layout: &'a Layout) -> Result<Self, Vec<Problem>> {
         let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
         let chunks = chunks(plan);
         let shape = Shape { model, workload, layout };
         let templates = chunks.iter().map(|chunk| Templates::new(shape, chunk)).collect();
         let receives = receives(&grid, &chunks);
-        let embedding = embedding_positions(model, &chunks);
         Ok(Self {
             plan,
             model,
@@ -101,7 +99,6 @@ impl<'a> Lowering<'a> {
             templates,
             message_bytes: message_bytes(shape),
             receives,
-            embedding,
             chunks,
         })
     }
@@ -110,8 +107,9 @@ impl<'a> Lowering<'a> {
         Shape { model: self.model, workload: self.workload, layout: self.layout }
     }
 
-    fn chunk(&self, id: ChunkId) -> &Chunk {
-        &self.chunks[id.index()]
+    const fn reductions(&self) -> Reductions<'_> {
+        let overlap = self.plan.overlap_gradients;
+        Reductions::new(self.model, self.workload, self.layout, overlap, self.chunks.as_slice())
     }
 
     /// Pairs of positions between which activations go.
@@ -123,9 +121,10 @@ impl<'a> Lowering<'a> {
         edges
     }
 
-    fn program(&self, folding: Folding, cluster: &Cluster) -> Program {
-        let classes = colour::classes(self.plan, cluster, &self.edges(), self.embedding);
-        let groups = Groups::new(self.plan, &classes, self.embedding);
+    fn program(&self, folding: Folding, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
+        let embedding = self.reductions().embedding();
+        let classes = colour::classes(self.plan, cluster, &self.edges(), embedding);
+        let groups = Groups::new(self.plan, &classes, embedding);
         let world = u32::try_from(classes.len()).expect("a world checked by legality");
         let (role_of, members) = match folding {
             Folding::Folded => (classes.clone(), members(&classes)),
@@ -133,15 +132,19 @@ impl<'a> Lowering<'a> {
         };
         let lists = (0..self.layout.pipeline).map(|position| Emitter::new(self, position).emit()).collect::<Vec<_>>();
         let wide = self.layout.data * self.layout.tensor;
+        let list_of = |ranks: &RankSet| &lists[(ranks.first().raw() / wide) as usize];
+        let total = members.iter().map(|ranks| list_of(ranks).instructions().len() as u64).sum::<u64>();
+        if total > MOST_INSTRUCTIONS {
+            return Err(vec![too_large(members.len(), total)]);
+        }
         let roles = members
             .into_iter()
             .map(|ranks| {
                 let first = ranks.first().raw();
-                let list = &lists[(first / wide) as usize];
-                self.role(list, ranks, cluster, |op| resolve(op, first, &role_of, &groups))
+                self.role(list_of(&ranks), ranks, cluster, |op| resolve(op, first, &role_of, &groups))
             })
             .collect();
-        Program {
+        Ok(Program {
             model: self.model.clone(),
             workload: self.workload.clone(),
             layout: self.layout.clone(),
@@ -149,7 +152,7 @@ impl<'a> Lowering<'a> {
             groups: groups.families,
             roles,
             placement: self.plan.placement.clone(),
-        }
+        })
     }
 
     /// A position's list as the role of some of its ranks.
@@ -160,6 +163,14 @@ impl<'a> Lowering<'a> {
         role.buffers[end::RESERVE].bytes = memory::reserve(kind);
         role
     }
+}
+
+fn too_large(roles: usize, instructions: u64) -> Problem {
+    let message = format!("{roles} roles of {instructions} instructions are over {MOST_INSTRUCTIONS} instructions");
+    Problem::new("plan", message).hint(
+        "ranks share a role where their links are loaded alike: align stages with nodes and leaf switches, or use fewer \
+         microbatches",
+    )
 }
 
 /// An op of a position's list as the rank `first` carries it out.
@@ -193,12 +204,6 @@ fn members(classes: &[u32]) -> Vec<RankSet> {
         members[*class as usize].push(rank);
     }
     members.into_iter().map(RankSet::from_ascending).collect()
-}
-
-/// The positions that must agree on the gradient of a tied embedding: those of the first and last chunk, if they differ.
-pub(crate) fn embedding_positions(model: &Model, chunks: &[Chunk]) -> Option<(u32, u32)> {
-    let (first, last) = (chunks.first()?.stage.raw(), chunks.last()?.stage.raw());
-    (model.tied_head && first != last).then_some((first, last))
 }
 
 /// What each position receives, in the order of its producers.

@@ -1,10 +1,10 @@
 //! The ops of each pass of each chunk with their bytes: computed once, emitted for every microbatch.
 
 use cost::memory;
+use ir::Bytes;
 use ir::counts::Shape;
 use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
-use ir::Bytes;
 
 use crate::passes::{PassOp, collective_bytes, pass_ops};
 
@@ -30,7 +30,7 @@ pub(super) struct Step {
 
 /// The passes of a chunk.
 #[derive(Clone, Debug)]
-pub(super) struct Templates {
+pub(crate) struct Templates {
     /// By action.
     steps: [Vec<Step>; 4],
     /// Buffers that one microbatch may hold in this chunk.
@@ -38,7 +38,7 @@ pub(super) struct Templates {
 }
 
 impl Templates {
-    pub(super) fn new(shape: Shape<'_>, chunk: &Chunk) -> Self {
+    pub(crate) fn new(shape: Shape<'_>, chunk: &Chunk) -> Self {
         let mut forward = steps(shape, chunk, Action::Forward);
         let mut slots = 0;
         let mut kept: Vec<(Held, UnitRange)> = Vec::new();
@@ -79,6 +79,45 @@ impl Templates {
             }
         }
         Self { steps: [forward, whole, input, weight], slots: after_whole.max(after_input) }
+    }
+
+    /// The ops of a pass.
+    pub(crate) fn ops(&self, action: Action) -> impl Iterator<Item = PassOp> + Clone + '_ {
+        self.steps(action).iter().map(|step| step.op)
+    }
+
+    /// Memory of a pass by kind of buffer, relative to what was held before: at its peak, and after it.
+    pub(crate) fn memory<const N: usize>(&self, action: Action, kinds: &[BufferKind; N]) -> ([i64; N], [i64; N]) {
+        let size = |bytes: Bytes| i64::try_from(bytes.get()).expect("a buffer of less than 2^63 bytes");
+        let place = |kind: BufferKind| kinds.iter().position(|k| *k == kind).expect("a kind of a pass's buffers");
+        let (mut now, mut peak) = ([0i64; N], [0i64; N]);
+        for step in self.steps(action) {
+            for held in &step.allocates {
+                now[place(held.kind)] += size(held.bytes);
+            }
+            let workspace = &mut now[place(BufferKind::Workspace)];
+            *workspace += size(step.workspace);
+            if now.iter().sum::<i64>() > peak.iter().sum::<i64>() {
+                peak = now;
+            }
+            now[place(BufferKind::Workspace)] -= size(step.workspace);
+            for slot in &step.frees {
+                let held = self.held(*slot, action);
+                now[place(held.kind)] -= size(held.bytes);
+            }
+        }
+        (peak, now)
+    }
+
+    /// What a slot holds when a pass frees it.
+    fn held(&self, slot: u32, action: Action) -> Held {
+        let before: &[Action] = match action {
+            Action::Forward => &[Action::Forward],
+            Action::Backward => &[Action::Forward, Action::Backward],
+            Action::BackwardInput | Action::BackwardWeight => &[Action::Forward, Action::BackwardInput],
+        };
+        let allocated = before.iter().flat_map(|action| self.steps(*action)).flat_map(|step| &step.allocates);
+        *allocated.into_iter().find(|held| held.slot == slot).expect("freed without being allocated")
     }
 
     pub(super) fn steps(&self, action: Action) -> &[Step] {

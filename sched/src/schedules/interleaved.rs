@@ -8,7 +8,7 @@
 //! (Megatron-LM `schedules.py`, `get_pp_rank_microbatches`).
 
 use ir::Problem;
-use ir::grid::{Action, Grid};
+use ir::grid::{Action, Cell, Grid};
 
 use super::cell;
 
@@ -30,8 +30,11 @@ pub(super) fn refusals(pipeline: u32, microbatches: u32) -> Vec<Problem> {
     let mut problems = Vec::new();
     if pipeline < 2 {
         problems.push(
-            Problem::new("plan.stages", "interleaved 1F1B puts several chunks on each of at least 2 positions, here there is 1")
-                .hint("give the one stage a single chunk"),
+            Problem::new(
+                "plan.stages",
+                "interleaved 1F1B puts several chunks on each of at least 2 positions, here there is 1",
+            )
+            .hint("give the one stage a single chunk"),
         );
     }
     if group_size(pipeline, microbatches).is_none() {
@@ -58,6 +61,12 @@ pub(super) fn refusals(pipeline: u32, microbatches: u32) -> Vec<Problem> {
 
 pub(super) fn grid(pipeline: u32, chunks: u32, microbatches: u32) -> Grid {
     let group = group_size(pipeline, microbatches).expect("checked by refusals");
+    Grid { rows: rows(pipeline, chunks, microbatches, group) }
+}
+
+/// The passes of each position in order, with groups of `group` microbatches, which divides `microbatches`.
+#[must_use]
+pub fn rows(pipeline: u32, chunks: u32, microbatches: u32, group: u32) -> Vec<Vec<Cell>> {
     let total = u64::from(chunks) * u64::from(microbatches);
     let narrow = |n: u64| u32::try_from(n).expect("a number of microbatches");
     let place = |k: u64| {
@@ -80,5 +89,5 @@ pub(super) fn grid(pipeline: u32, chunks: u32, microbatches: u32) -> Grid {
         });
         (0..warm_up).map(forward).chain(steady).collect()
     };
-    Grid { rows: (0..pipeline).map(row).collect() }
+    (0..pipeline).map(row).collect()
 }

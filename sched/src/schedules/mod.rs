@@ -16,7 +16,8 @@ mod tests;
 
 pub use dry_run::{CellTimes, DryRun, Order, Stuck, dry_run};
 pub use explicit::chunk_rows;
-pub use interleaved::{group_size, warm_up};
+pub use interleaved::{group_size, rows as interleaved_rows, warm_up};
+pub use zero_bubble_h1::rows as zero_bubble_rows;
 
 use ir::grid::{Action, Cell, Grid};
 use ir::{ChunkId, MicrobatchId, Problem, Schedule};

@@ -6,7 +6,7 @@
 //! `(p - 1) (T_F + T_B - T_W)`, where 1F1B idles `(p - 1) (T_F + T_B + T_W)`.
 
 use ir::Problem;
-use ir::grid::{Action, Grid};
+use ir::grid::{Action, Cell, Grid};
 
 use super::cell;
 
@@ -21,6 +21,12 @@ pub(super) fn refusals(chunks: u32) -> Vec<Problem> {
 }
 
 pub(super) fn grid(pipeline: u32, microbatches: u32) -> Grid {
+    Grid { rows: rows(pipeline, microbatches) }
+}
+
+/// The passes of each position in order.
+#[must_use]
+pub fn rows(pipeline: u32, microbatches: u32) -> Vec<Vec<Cell>> {
     let row = |position: u32| {
         let warm_up = (pipeline - 1 - position).min(microbatches);
         let mut cells = Vec::with_capacity(3 * microbatches as usize);
@@ -39,5 +45,5 @@ pub(super) fn grid(pipeline: u32, microbatches: u32) -> Grid {
         cells.extend((weighted..microbatches).map(|m| cell(position, Action::BackwardWeight, m)));
         cells
     };
-    Grid { rows: (0..pipeline).map(row).collect() }
+    (0..pipeline).map(row).collect()
 }

@@ -6,7 +6,8 @@
 //! (each rank's flow of a kind crosses the same classes), so the rates on the classes are the rates on every link.
 //!
 //! A kind whose classes could carry all their kinds at full speed at once can never be stretched; its transfers take
-//! their duration alone and never reach the solver.
+//! their duration alone and never reach the solver. That duration may beat the rate of the ports and NICs that it was
+//! priced for (measured curves do); it never beats the up-link of a leaf switch.
 
 use ir::{Cluster, DeviceId, Op, Path, PhysicalLink, Program, RoleId};
 use rustc_hash::FxHashMap;
@@ -21,7 +22,7 @@ use crate::fabric::{Hop, LinkId};
 pub(super) struct Route {
     /// Link classes crossed, with the flows of this kind that cross one such link.
     pub(super) hops: Vec<Hop>,
-    /// Most bytes per second that one such flow can have on its links alone.
+    /// Most bytes per second that one such flow can have on the links that its price knows.
     pub(super) limit: u64,
 }
 
@@ -53,12 +54,14 @@ impl Network {
             own.push(links.lay(program, graph, cluster, u32::try_from(number).expect("few kinds"), *kind));
         }
         let (class_of, classes) = links.classes(cluster);
-        // Most that one flow of a kind can have when no other flow is there: its own members may share a link.
+        // Most that one flow of a kind can have when no other flow is there: its own members may share a link. Up-links
+        // of leaf switches are no part of what a price knows, so they bind a lone flow too.
         let limits: Vec<u64> = own
             .iter()
             .map(|crossed| {
                 let uses = |link: usize| crossed.iter().filter(|other| **other == link).count() as u64;
-                crossed.iter().map(|link| classes[class_of[*link]].1 / uses(*link)).min().unwrap_or(u64::MAX).max(1)
+                let priced = crossed.iter().filter(|link| !is_uplink(links.links[**link]));
+                priced.map(|link| classes[class_of[*link]].1 / uses(*link)).min().unwrap_or(u64::MAX).max(1)
             })
             .collect();
         let mut peak = vec![0u64; kinds.len()];
@@ -101,6 +104,18 @@ impl Network {
             flows.add_link(*capacity);
         }
         flows
+    }
+}
+
+const fn is_uplink(link: PhysicalLink) -> bool {
+    match link {
+        PhysicalLink::LeafUp(_) | PhysicalLink::LeafDown(_) => true,
+        PhysicalLink::DomainOut(_)
+        | PhysicalLink::DomainIn(_)
+        | PhysicalLink::HostOut(_)
+        | PhysicalLink::HostIn(_)
+        | PhysicalLink::NicOut(..)
+        | PhysicalLink::NicIn(..) => false,
     }
 }
 

@@ -37,6 +37,11 @@ impl Reader {
     pub(crate) fn report(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
+    /// Notes a problem at the place of the key that it is about, or of the nearest key around that.
+    pub(crate) fn report_placed(&self, problem: Problem) {
+        let problem = place(&self.spans.borrow(), problem);
+        self.report(problem);
+    }
     fn remember(&self, path: &str, range: Range<usize>) {
         self.spans.borrow_mut().insert(path.to_owned(), self.span(range));
     }
@@ -65,6 +70,23 @@ impl Reader {
         }
         problems.sort_by_key(|problem| problem.span.as_ref().map_or(0, |span| span.range.start));
         (result, problems, self.spans.into_inner())
+    }
+}
+
+/// Gives a problem the place of the key that it is about, or of the nearest key around that, if it has none.
+pub(crate) fn place(spans: &Spans, problem: Problem) -> Problem {
+    if problem.span.is_some() {
+        return problem;
+    }
+    let mut key = problem.subject.clone();
+    loop {
+        if let Some(span) = spans.get(&key) {
+            return problem.at(span.clone());
+        }
+        match key.rfind(['.', '[']) {
+            Some(parent) => key.truncate(parent),
+            None => return problem,
+        }
     }
 }
 

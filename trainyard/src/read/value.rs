@@ -6,7 +6,7 @@ use ir::{Bytes, BytesPerSecond, FlopsPerSecond, Problem, SimDuration};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::{Reader, Table, suggest};
+use super::{Reader, Table};
 
 /// A quantity as scenario files write it: a text with a unit.
 pub(crate) trait Quantity: std::str::FromStr<Err = ir::quantity::QuantityError> {
@@ -167,16 +167,6 @@ impl<'d> Value<'d> {
     pub(crate) fn table(&self) -> Option<Table<'d>> {
         let Some(entries) = self.value.get_ref().as_table() else { return self.wrong("a table", None) };
         Some(Table::new(self.reader, self.path.clone(), self.value.span(), entries))
-    }
-    /// The name of something in a list of names; a wrong one is reported with the nearest.
-    pub(crate) fn name_in<'a>(&self, what: &str, names: impl Iterator<Item = &'a str>) -> Option<usize> {
-        let word = self.text()?;
-        let names: Vec<&str> = names.collect();
-        let found = names.iter().position(|name| *name == word);
-        if found.is_none() {
-            self.problem(format!("there is no {what} `{word}`"), Some(suggest(word, names)));
-        }
-        found
     }
 }
 

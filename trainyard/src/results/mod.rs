@@ -92,6 +92,9 @@ pub struct SimulateReport {
     pub timeline_digest: String,
     /// For reports.
     #[serde(skip)]
+    pub decided: ir::Plan,
+    /// For reports.
+    #[serde(skip)]
     pub program: std::sync::Arc<ir::VerifiedProgram>,
     /// For reports.
     #[serde(skip)]
@@ -129,6 +132,9 @@ pub struct RunReport {
     /// For reports: the iterations after the warm-up.
     #[serde(skip)]
     pub timelines: Vec<ir::Timeline>,
+    /// For reports.
+    #[serde(skip)]
+    pub decided: ir::Plan,
     /// For reports.
     #[serde(skip)]
     pub program: std::sync::Arc<ir::VerifiedProgram>,
@@ -175,11 +181,65 @@ pub struct ClassFit {
     /// The class.
     pub class: String,
     /// Measurements of it.
-    pub points: usize,
-    /// Median absolute relative error.
-    pub median_error: f64,
-    /// Largest absolute relative error.
-    pub worst_error: f64,
+    pub points: u32,
+    /// Median absolute relative error of the points inside the range of the others; `None` if there are none.
+    pub median_error: Option<f64>,
+    /// Largest absolute relative error of them.
+    pub worst_error: Option<f64>,
+    /// Median spread of the repetitions of a measurement: what no model can beat.
+    pub dispersion: f64,
+}
+
+/// What `quickstart` returns.
+#[derive(Clone, Debug, Serialize)]
+pub struct QuickstartReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Seconds that it took.
+    pub elapsed_s: f64,
+    /// What was decided, and why.
+    pub plan: PlanReport,
+    /// The calibration of this machine.
+    pub calibration: CalibrateReport,
+    /// Simulation and run.
+    pub compare: CompareReport,
+    /// Files written.
+    pub files: Vec<String>,
+}
+
+/// An error as JSON: a header, the word of its kind, and every problem with its place.
+#[must_use]
+pub fn error_json(verb: &str, word: &str, error: &crate::Error) -> String {
+    let problems = |problems: &[ir::Problem], sources: &crate::source::Sources| {
+        let one = |problem: &ir::Problem| {
+            let at = sources.location(problem);
+            serde_json::json!({
+                "subject": problem.subject,
+                "message": problem.message,
+                "hint": problem.hint,
+                "file": problem.span.as_ref().map(|span| span.file.clone()),
+                "line": at.map(|at| at.line),
+                "column": at.map(|at| at.column),
+            })
+        };
+        problems.iter().map(one).collect::<Vec<_>>()
+    };
+    let (list, nearest) = match error {
+        crate::Error::Input(error) => (problems(&error.problems, &error.sources), Vec::new()),
+        crate::Error::Infeasible { infeasible, sources } => {
+            (problems(&infeasible.reasons, sources), infeasible.nearest.iter().map(PlanSummary::of).collect())
+        }
+        crate::Error::Run(_) | crate::Error::Files { .. } | crate::Error::Interrupted => (Vec::new(), Vec::new()),
+    };
+    json(&serde_json::json!({
+        "schema_version": SCHEMA_VERSION,
+        "verb": verb,
+        "error": word,
+        "message": error.to_string(),
+        "problems": list,
+        "nearest_plans": nearest,
+    }))
 }
 
 /// What `check` returns.

@@ -17,7 +17,6 @@ pub(super) fn apply(root: &Table<'_>, cluster: Option<Cluster>) -> Option<Cluste
     let Some(table) = root.table("emulate") else { return cluster };
     let factors = table.get("factors");
     let between = table.table("between_nodes").map(|t| link(&t, "emulated-between-nodes"));
-    let inside = table.table("inside_nodes").map(|t| link(&t, "emulated-inside-nodes"));
     table.finish();
     let mut cluster = cluster?;
     // An outer `None` is a key that is not there, an inner one a key that is wrong.
@@ -25,12 +24,6 @@ pub(super) fn apply(root: &Table<'_>, cluster: Option<Cluster>) -> Option<Cluste
         let link = between?;
         for kind in &mut cluster.node_kinds {
             kind.nic = link.clone();
-        }
-    }
-    if let Some(inside) = inside {
-        let link = inside?;
-        for kind in &mut cluster.node_kinds {
-            (kind.domain_link, kind.host_link) = (link.clone(), link.clone());
         }
     }
     match factors {

@@ -89,23 +89,7 @@ impl Loaded {
     /// Gives each problem the place of the key that it is about, where that key is written.
     #[must_use]
     pub fn place(&self, problems: Vec<Problem>) -> Vec<Problem> {
-        let place = |problem: Problem| {
-            if problem.span.is_some() {
-                return problem;
-            }
-            let mut key = problem.subject.as_str();
-            loop {
-                if let Some(span) = self.spans.get(key) {
-                    let span = span.clone();
-                    return problem.at(span);
-                }
-                match key.rsplit_once(['.', '[']) {
-                    Some((parent, _)) => key = parent,
-                    None => return problem,
-                }
-            }
-        };
-        problems.into_iter().map(place).collect()
+        problems.into_iter().map(|problem| crate::read::place(&self.spans, problem)).collect()
     }
     /// An input error of these problems, with their places.
     #[must_use]
@@ -216,7 +200,8 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
     let model = model::read(root, &catalog, sight);
     let workload = training::read(root, cluster.as_ref(), seed.unwrap_or(0));
     if let (Some(model), Some(workload)) = (&model, &workload) {
-        check_positions(root, model, workload);
+        let problems = workload.problems().into_iter().chain(workload.problems_with(model));
+        problems.for_each(|problem| root.reader.report_placed(problem));
     }
     let plan = plan::read(root, cluster.as_ref(), model.as_ref(), workload.as_ref(), sight);
     let cost = self::cost::read(root, sight);
@@ -234,14 +219,4 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         data: data?,
         report: report?,
     })
-}
-
-fn check_positions(root: &Table<'_>, model: &Model, workload: &Workload) {
-    if let ir::Positions::Learned { maximum } = model.positions
-        && workload.sequence_length > maximum
-        && let Some(training) = root.table("training")
-    {
-        let message = format!("{} tokens are more than the model's {maximum} learned positions", workload.sequence_length);
-        training.report_at("sequence_length", Problem::new("training.sequence_length", message));
-    }
 }

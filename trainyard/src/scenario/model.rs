@@ -55,19 +55,9 @@ fn by_name(name: &str, catalog: &Catalog, value: &crate::read::Value<'_>) -> Opt
 
 fn from_config(path: &Path, value: &crate::read::Value<'_>, sight: &Sight<'_>) -> Option<Model> {
     let (file, text) = sight.read(path, value)?;
-    match formats::hugging_face::model(&file, &text) {
-        Ok(model) => Some(model),
-        Err(problems) => {
-            let root = |p: ir::Problem| {
-                let subject = if p.subject.is_empty() { file.clone() } else { format!("{file}: {}", p.subject) };
-                ir::Problem { subject, ..p }
-            };
-            for problem in problems {
-                sight.report(if problem.span.is_some() { problem } else { root(problem) });
-            }
-            None
-        }
-    }
+    formats::hugging_face::read(&text, &file)
+        .inspect_err(|problems| problems.iter().for_each(|problem| sight.report(problem.clone())))
+        .ok()
 }
 
 /// Reads every size of a model from its table; the caller asks for `name` or `source` and finishes the table.
@@ -112,13 +102,11 @@ pub(crate) fn written_out(table: &Table<'_>, name: String) -> Option<Model> {
         mlp_bias: mlp_bias?,
         tied_head: tied_head?,
     };
-    if !model.heads.is_multiple_of(model.kv_heads) {
-        let message = format!("{} key and value heads do not divide {} heads", model.kv_heads, model.heads);
-        table.report(ir::Problem::new(table.path_of("kv_heads"), message));
-    }
-    if matches!(model.positions, Positions::Rope { .. }) && !model.head_dim.is_multiple_of(2) {
-        let message = format!("rotary positions turn pairs of numbers: the head width {} must be even", model.head_dim);
-        table.report(ir::Problem::new(table.path_of("head_dim"), message));
+    for problem in model.problems() {
+        // The vocabulary speaks of `model`; the table may be one of a catalog.
+        let key = problem.subject.strip_prefix("model.").unwrap_or(&problem.subject);
+        let subject = table.path_of(key);
+        table.reader.report_placed(ir::Problem { subject, ..problem });
     }
     Some(model)
 }

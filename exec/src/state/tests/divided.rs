@@ -18,44 +18,38 @@ fn one_rank(model: &Model) -> Vec<f64> {
     Lockstep::new(&program(model, &workload(), &Division { microbatches: 8, ..Division::ONE }), None).train(20)
 }
 
-/// Every combination of small degrees and switches, except those that mean the same.
+/// Every pair of a tensor and a pipeline division; replicas, recomputation and splitting take turns over them.
 fn divisions() -> Vec<Division> {
-    let mut all = Vec::new();
+    let pipelines = [(1, 1), (2, 1), (2, 2), (1, 2), (3, 1)];
+    let replicas = [(1, ZeroStage::Zero0), (2, ZeroStage::Zero0), (2, ZeroStage::Zero1)];
     let recomputes = [Recompute::None, Recompute::Selective, Recompute::Full];
-    for (tensor, sequence_parallel) in [(1, false), (2, false), (2, true)] {
-        for (positions, chunks_per_position) in [(1, 1), (2, 1), (2, 2), (1, 2), (3, 1)] {
-            for (data, zero) in [(1, ZeroStage::Zero0), (2, ZeroStage::Zero0), (2, ZeroStage::Zero1)] {
-                for (split, recompute) in [false, true].into_iter().flat_map(|s| recomputes.map(|r| (s, r))) {
-                    all.push(Division {
-                        tensor,
-                        sequence_parallel,
-                        data,
-                        positions,
-                        chunks_per_position,
-                        microbatches: if data == 2 && split { 4 } else { 2 },
-                        split,
-                        recompute,
-                        zero,
-                    });
-                }
+    let mut all = Vec::new();
+    for (row, (tensor, sequence_parallel)) in [(1, false), (2, false), (2, true), (4, true)].into_iter().enumerate() {
+        for (column, (positions, chunks_per_position)) in pipelines.into_iter().enumerate() {
+            for (turn, recompute) in recomputes.into_iter().enumerate() {
+                let (data, zero) = replicas[(row + column + turn) % 3];
+                let split = (row + turn) % 2 == 0;
+                let microbatches = if data == 2 && split { 4 } else { 2 };
+                let replicas = Division { data, zero, microbatches, ..Division::ONE };
+                let pipeline = Division { positions, chunks_per_position, split, recompute, ..replicas };
+                all.push(Division { tensor, sequence_parallel, ..pipeline });
             }
         }
     }
     all
 }
 
-fn check_all(model: &Model) -> f64 {
+/// The bound of the whole project is 1e-4; the worst seen here is below 3e-7.
+const TOLERANCE: f64 = 2e-6;
+
+fn check_all(model: &Model) {
     let workload = workload();
     let wanted = one_rank(model);
-    assert!(wanted[19] < 0.8 * wanted[0], "the model does not learn: {wanted:?}");
-    let mut worst = (0.0, Division::ONE);
+    assert!(wanted[19] < 0.9 * wanted[0], "the model does not learn: {wanted:?}");
     for division in divisions() {
         let mut ranks = Lockstep::new(&program(model, &workload, &division), None);
         let error = difference(&ranks.train(20), &wanted);
-        assert!(error <= 1e-5, "{division:?}: losses differ by {error:e} from one rank's");
-        if error > worst.0 {
-            worst = (error, division);
-        }
+        assert!(error <= TOLERANCE, "{division:?}: losses differ by {error:e} from one rank's");
         for rank in &ranks.ranks {
             let held = rank.bytes_held();
             for kind in [BufferKind::Activations, BufferKind::Workspace, BufferKind::Logits] {
@@ -63,19 +57,28 @@ fn check_all(model: &Model) -> f64 {
             }
         }
     }
-    worst.0
 }
 
 #[test]
 fn llama_divided_trains_as_one_rank() {
-    let worst = check_all(&llama());
-    assert!(worst <= 1e-5, "{worst:e}");
+    check_all(&llama());
 }
 
 #[test]
 fn gpt2_divided_trains_as_one_rank() {
-    let worst = check_all(&gpt2());
-    assert!(worst <= 1e-5, "{worst:e}");
+    check_all(&gpt2());
+}
+
+/// Before the first step the shards of any division are the slices of the same weights, to the bit.
+#[test]
+fn every_division_starts_from_the_same_weights() {
+    for model in [llama(), gpt2()] {
+        let wanted = Weights::initial(&model, workload().seed);
+        for division in divisions() {
+            let ranks = Lockstep::new(&program(&model, &workload(), &division), None);
+            assert_eq!(ranks.weights(), wanted, "{division:?}");
+        }
+    }
 }
 
 /// A tied head of one rank per end: both copies stay equal to the bit.
@@ -129,6 +132,6 @@ fn training_state_survives_a_change_of_division() {
         next.ranks.iter_mut().for_each(|rank| rank.load_moments(&moments[0], &moments[1]));
         losses.extend((10..20).map(|iteration| next.iterate(iteration).unwrap()));
         let error = difference(&losses, &wanted);
-        assert!(error <= 1e-5, "losses differ by {error:e}");
+        assert!(error <= TOLERANCE, "losses differ by {error:e}");
     }
 }

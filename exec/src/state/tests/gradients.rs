@@ -42,7 +42,7 @@ fn check(model: &Model) {
 
     let step = 1e-5;
     for (name, gradient) in gradients.iter() {
-        let scale = gradient.data.iter().fold(1e-4, |scale: f64, value| scale.max(f64::from(value.abs())));
+        let scale = gradient.data.iter().fold(1e-3, |scale: f64, value| scale.max(f64::from(value.abs())));
         // Seven elements spread over the tensor.
         for index in (0..7).map(|i| i * (gradient.data.len() - 1) / 6) {
             let mut at = |offset: f64| {

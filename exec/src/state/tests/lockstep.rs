@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ir::program::{CollectiveKind, Direction, Message, Op, Payload};
-use ir::{GroupId, MicrobatchId, Rank, VerifiedProgram};
+use ir::{Bytes, GroupId, MicrobatchId, Rank, VerifiedProgram};
 
 use super::super::{NotFinite, RankState, Weights};
 
@@ -132,8 +132,8 @@ impl Lockstep {
                 };
                 rank.incoming(message, &data);
             }
-            Op::Collective { kind, group, payload, .. } => {
-                return Ok(self.collective(index, kind, group, payload, traffic));
+            Op::Collective { kind, group, payload, bytes } => {
+                return Ok(self.collective(index, (kind, payload, bytes), group, traffic));
             }
             Op::GradientNorm => rank.gradient_norm()?,
             Op::Optimizer => rank.optimizer()?,
@@ -144,9 +144,8 @@ impl Lockstep {
     fn collective(
         &mut self,
         index: usize,
-        kind: CollectiveKind,
+        (kind, payload, bytes): (CollectiveKind, Payload, Bytes),
         group: GroupId,
-        payload: Payload,
         traffic: &mut Traffic,
     ) -> bool {
         let rank = &mut self.ranks[index];
@@ -159,6 +158,9 @@ impl Lockstep {
             return false;
         }
         let result = join(kind, payload, &parts.values().map(Vec::as_slice).collect::<Vec<_>>());
+        if let Payload::Activation { .. } = payload {
+            assert_eq!(4 * result.len() as u64, bytes.get(), "{payload:?}");
+        }
         let result = match kind {
             CollectiveKind::AllReduce | CollectiveKind::AllGather => &result[..],
             CollectiveKind::ReduceScatter => {

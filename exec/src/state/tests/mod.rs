@@ -4,7 +4,7 @@ mod divided;
 mod faults;
 mod gradients;
 mod lockstep;
-mod programs;
+pub(crate) mod programs;
 mod reference;
 
 use ir::{AdamW, AttentionKernel, MlpKind, Model, NormKind, Positions, Precision, Workload};
@@ -18,8 +18,8 @@ fn llama() -> Model {
         name: "llama-like".to_owned(),
         hidden: 16,
         layers: 4,
-        heads: 4,
-        kv_heads: 2,
+        heads: 8,
+        kv_heads: 4,
         head_dim: 6,
         ffn: 20,
         vocabulary: 29,
@@ -38,7 +38,7 @@ fn llama() -> Model {
 fn gpt2() -> Model {
     Model {
         name: "gpt2-like".to_owned(),
-        kv_heads: 4,
+        kv_heads: 8,
         head_dim: 4,
         norm: NormKind::LayerNorm,
         positions: Positions::Learned { maximum: 9 },

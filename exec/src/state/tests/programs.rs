@@ -13,22 +13,22 @@ use ir::{
 
 /// How a model is divided.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Division {
-    pub(super) tensor: u32,
-    pub(super) sequence_parallel: bool,
-    pub(super) data: u32,
-    pub(super) positions: u32,
-    pub(super) chunks_per_position: u32,
-    pub(super) microbatches: u32,
+pub(crate) struct Division {
+    pub(crate) tensor: u32,
+    pub(crate) sequence_parallel: bool,
+    pub(crate) data: u32,
+    pub(crate) positions: u32,
+    pub(crate) chunks_per_position: u32,
+    pub(crate) microbatches: u32,
     /// Input and weight gradients apart, all weight passes at the end.
-    pub(super) split: bool,
-    pub(super) recompute: Recompute,
-    pub(super) zero: ZeroStage,
+    pub(crate) split: bool,
+    pub(crate) recompute: Recompute,
+    pub(crate) zero: ZeroStage,
 }
 
 impl Division {
     /// One rank.
-    pub(super) const ONE: Self = Self {
+    pub(crate) const ONE: Self = Self {
         tensor: 1,
         sequence_parallel: false,
         data: 1,
@@ -47,7 +47,7 @@ const MODEL: GroupId = GroupId::new(2);
 const ENDS: GroupId = GroupId::new(3);
 
 /// The program of a division.
-pub(super) fn program(model: &Model, workload: &Workload, division: &Division) -> Arc<VerifiedProgram> {
+pub(crate) fn program(model: &Model, workload: &Workload, division: &Division) -> Arc<VerifiedProgram> {
     let Division { tensor, data, positions, .. } = *division;
     let chunks = chunks(model, division);
     let layout = Layout {
@@ -76,7 +76,7 @@ pub(super) fn program(model: &Model, workload: &Workload, division: &Division) -
     ];
     let mut program = Program {
         model: model.clone(),
-        workload: *workload,
+        workload: workload.clone(),
         layout,
         chunks,
         groups,
@@ -247,9 +247,12 @@ impl<'a> Builder<'a> {
 
     /// A layer's forward pass or recomputation, with the collectives after its parts.
     fn layer(&mut self, pass: Pass, id: ChunkId, m: MicrobatchId, first: u32) {
-        for norm in [first, first + 2] {
-            self.norm_and_body(pass, id, m, norm);
-            self.reduce(UnitTensor::Output, (id, norm + 1, m), pass);
+        self.norm_and_body(pass, id, m, first);
+        self.reduce(UnitTensor::Output, (id, first + 1, m), pass);
+        self.norm_and_body(pass, id, m, first + 2);
+        // Nobody reads the output of a recomputed layer.
+        if pass == Pass::Forward {
+            self.reduce(UnitTensor::Output, (id, first + 3, m), pass);
         }
     }
 
@@ -328,45 +331,39 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn reduction(&mut self, kind: CollectiveKind, group: GroupId, payload: Payload, stream: Stream) {
+        self.chain(Op::Collective { kind, group, payload, bytes: Bytes::new(8) }, stream);
+    }
+
     fn end_of_iteration(&mut self, held: &[ChunkId]) {
-        let model = &self.program.model;
+        let Division { tensor, data, positions, sequence_parallel, zero, .. } = *self.division;
         let last = self.program.chunks.len() - 1;
-        let mut reduce = |kind, group, payload, stream| {
-            self.chain(Op::Collective { kind, group, payload, bytes: Bytes::new(4) }, stream);
-        };
-        if self.division.sequence_parallel && self.division.tensor > 1 {
-            reduce(CollectiveKind::AllReduce, TENSOR, Payload::ReplicatedGradients, Stream::Tensor);
+        let (sum, zero1) = (CollectiveKind::AllReduce, zero == ZeroStage::Zero1 && data > 1);
+        if sequence_parallel && tensor > 1 {
+            self.reduction(sum, TENSOR, Payload::ReplicatedGradients, Stream::Tensor);
         }
         let end = held.iter().any(|chunk| chunk.index() == 0 || chunk.index() == last);
-        if model.tied_head && self.division.positions > 1 && end {
-            reduce(CollectiveKind::AllReduce, ENDS, Payload::TiedGradients, Stream::Tensor);
+        if self.program.model.tied_head && positions > 1 && end {
+            self.reduction(sum, ENDS, Payload::TiedGradients, Stream::Tensor);
         }
-        let zero1 = self.division.zero == ZeroStage::Zero1;
-        if self.division.data > 1 {
-            let kind = if zero1 { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
-            held.iter().for_each(|&chunk| reduce(kind, DATA, Payload::Gradients { chunk }, Stream::Data));
+        if data > 1 {
+            let kind = if zero1 { CollectiveKind::ReduceScatter } else { sum };
+            held.iter().for_each(|&chunk| self.reduction(kind, DATA, Payload::Gradients { chunk }, Stream::Data));
         }
         self.chain(Op::GradientNorm, Stream::Compute);
-        let mut norm = |group| {
-            let kind = CollectiveKind::AllReduce;
-            let op = Op::Collective { kind, group, payload: Payload::GradientNorm, bytes: Bytes::new(8) };
-            self.chain(op, Stream::Tensor);
-        };
-        if self.division.tensor * self.division.positions > 1 {
-            norm(MODEL);
+        if tensor * positions > 1 {
+            self.reduction(sum, MODEL, Payload::GradientNorm, Stream::Tensor);
         }
-        if zero1 && self.division.data > 1 {
-            norm(DATA);
+        if zero1 {
+            self.reduction(sum, DATA, Payload::GradientNorm, Stream::Tensor);
         }
         self.chain(Op::Optimizer, Stream::Compute);
-        if zero1 && self.division.data > 1 {
-            for &chunk in held {
-                let (kind, payload) = (CollectiveKind::AllGather, Payload::Parameters { chunk });
-                self.chain(Op::Collective { kind, group: DATA, payload, bytes: Bytes::new(4) }, Stream::Data);
-            }
+        if zero1 {
+            let kind = CollectiveKind::AllGather;
+            held.iter().for_each(|&chunk| self.reduction(kind, DATA, Payload::Parameters { chunk }, Stream::Data));
         }
     }
 }
 
 /// The rank that holds a division's first chunk.
-pub(super) const FIRST: Rank = Rank::new(0);
+pub(crate) const FIRST: Rank = Rank::new(0);

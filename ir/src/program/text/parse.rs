@@ -25,7 +25,10 @@ const MOST_DEVICES: usize = 1 << 24;
 pub fn parse(text: &str) -> Result<Program, Vec<Problem>> {
     let lines: Vec<&str> = text.lines().collect();
     if lines.first().map(|line| line.trim_end()) != Some(FIRST_LINE) {
-        return Err(vec![Problem::new("line 1", format!("is not \"{FIRST_LINE}\"")).hint("this is no program, or one of another version")]);
+        return Err(vec![
+            Problem::new("line 1", format!("is not \"{FIRST_LINE}\""))
+                .hint("this is no program, or one of another version"),
+        ]);
     }
     // The last such line: a name in the header may hold one too.
     let Some(body) = lines.iter().rposition(|line| line.trim_end() == BODY) else {
@@ -139,7 +142,8 @@ fn chunk(words: &mut Words<'_>) -> Result<Chunk, String> {
     let (first_layer, end) = words.range("")?;
     let layers = end.checked_sub(first_layer).ok_or("layers end before they begin")?;
     words.literal("recompute")?;
-    let recompute = words.one_of("a recomputation", &[Recompute::None, Recompute::Selective, Recompute::Full], recompute_name)?;
+    let recompute =
+        words.one_of("a recomputation", &[Recompute::None, Recompute::Selective, Recompute::Full], recompute_name)?;
     let embedding = words.optional("embedding");
     let head = words.optional("head");
     Ok(Chunk { stage, first_layer, layers, embedding, head, recompute })
@@ -157,7 +161,8 @@ fn instruction(words: &mut Words<'_>, role: &mut Role) -> Result<(), String> {
     }
     let mut accesses = Vec::new();
     while let Some(word) = words.0.next() {
-        let access = [Access::Allocate, Access::Use, Access::Free].into_iter().find(|access| access_name(*access) == word);
+        let access =
+            [Access::Allocate, Access::Use, Access::Free].into_iter().find(|access| access_name(*access) == word);
         let access = access.ok_or_else(|| format!("expected allocate, use or free, found \"{}\"", excerpt(word)))?;
         for id in words.next("buffers")?.split(',') {
             accesses.push((BufferId::new(number_after(id, "b")?), access));
@@ -180,8 +185,7 @@ fn op(words: &mut Words<'_>) -> Result<Op, String> {
         }
         "send" | "receive" => {
             let peer = peer(words.next("a role and a shift")?)?;
-            let direction =
-                words.one_of("a direction", &[Direction::Forward, Direction::Backward], Direction::name)?;
+            let direction = words.one_of("a direction", &[Direction::Forward, Direction::Backward], Direction::name)?;
             words.literal("after")?;
             let edge = ChunkId::new(words.id("c")?);
             let message = Message { edge, direction, microbatch: words.microbatch()? };
@@ -277,7 +281,9 @@ impl<'a> Words<'a> {
         let word = self.next("a number of bytes")?;
         let digits = word.strip_suffix('B').filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
         let bytes = digits.and_then(|digits| digits.parse().ok());
-        bytes.map(Bytes::new).ok_or_else(|| format!("expected a number of bytes such as 1000B, found \"{}\"", excerpt(word)))
+        bytes
+            .map(Bytes::new)
+            .ok_or_else(|| format!("expected a number of bytes such as 1000B, found \"{}\"", excerpt(word)))
     }
     fn ranks(&mut self) -> Result<RankSet, String> {
         let word = self.next("ranks")?;
@@ -285,8 +291,9 @@ impl<'a> Words<'a> {
             return Ok(RankSet::default());
         }
         let runs: Option<Vec<Run>> = word.split(',').map(run).collect();
-        runs.and_then(RankSet::from_runs)
-            .ok_or_else(|| format!("expected ascending ranks such as 5 or 0..8 or 0..64/8, found \"{}\"", excerpt(word)))
+        runs.and_then(RankSet::from_runs).ok_or_else(|| {
+            format!("expected ascending ranks such as 5 or 0..8 or 0..64/8, found \"{}\"", excerpt(word))
+        })
     }
     fn devices(&mut self) -> Result<Vec<DeviceId>, String> {
         let word = self.next("devices")?;

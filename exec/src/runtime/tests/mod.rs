@@ -1,18 +1,19 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
+mod training;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ir::program::{
-    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream,
-    UnitRange,
+    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream, UnitRange,
 };
 use ir::{
     AdamW, AttentionKernel, Axis, BackendError, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm,
     DeviceKind, DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind,
-    NodeKindId, NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId,
-    Workload, ZeroStage,
+    NodeKindId, NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId, Workload,
+    ZeroStage,
 };
 
 use super::clock::thread_cpu;
@@ -372,38 +373,45 @@ fn collectives_give_all_members_the_sum_in_group_order() {
     }
 }
 
-/// Longest that anything may be late on a busy machine; the emulation itself is exact to the timer.
-const LATE: f64 = 8.0;
+/// How far the best of several iterations may be from what is emulated, in milliseconds: other load on the machine makes
+/// single ones later, and nothing may make one earlier.
+const TOLERANCE: f64 = 0.5;
+
+/// Tries until `good` holds of an iteration's reports; a busy machine may take a few.
+fn until_undisturbed(crew: &Crew, mut good: impl FnMut(&[Report]) -> bool) {
+    assert!((0..100).any(|iteration| good(&crew.iterate(iteration).unwrap())), "no iteration out of 100 was on time");
+}
 
 #[test]
 fn a_slower_device_takes_its_factor() {
-    let (crew, _) = crew(relay(4), &domain(&[1.0, 3.0]), Duration::from_millis(4), CpuOptions::default());
-    let reports = crew.iterate(0).unwrap();
-    for m in 0..4 {
-        let (start, end) = milliseconds(&reports[1], 2 * m + 1);
-        assert!((12.0..12.0 + LATE).contains(&(end - start)), "{m}: {start} to {end} ms, not 3 x 4");
-    }
+    let (crew, _) = crew(relay(4), &domain(&[1.0, 3.0]), Duration::from_millis(1), CpuOptions::default());
+    until_undisturbed(&crew, |reports| {
+        let spans = (0..4).map(|m| milliseconds(&reports[1], 2 * m + 1));
+        let lengths: Vec<f64> = spans.map(|(start, end)| end - start).collect();
+        assert!(lengths.iter().all(|length| *length >= 3.0), "{lengths:?} ms, not 3 x 1 or more");
+        lengths.iter().all(|length| *length < 3.0 + TOLERANCE)
+    });
 }
 
 #[test]
 fn an_emulated_link_delays_and_overlaps_with_compute() {
     // 4,000 bytes at 1 MB/s are 4 ms, and 2 ms of latency: 6 ms a message, one after the other on the stream.
-    let (crew, _) = crew(relay(4), &cluster(&[1.0, 1.0], 1e6, 2000), Duration::from_millis(1), CpuOptions::default());
-    let reports = crew.iterate(0).unwrap();
-    let sends: Vec<_> = (0..4).map(|m| milliseconds(&reports[0], 2 * m + 1)).collect();
-    let receives: Vec<_> = (0..4).map(|m| milliseconds(&reports[1], 2 * m)).collect();
-    assert_eq!(sends, receives);
-    for (start, end) in &sends {
-        assert!((end - start - 6.0).abs() < 1e-3, "{start} to {end} ms");
-    }
-    // The sender has all four made while the first is on its way; each follows the one before at once.
-    let last_made = milliseconds(&reports[0], 6).1;
-    assert!(last_made < sends[0].1 + LATE);
-    assert!(sends.windows(2).all(|pair| (pair[1].0 - pair[0].1).abs() < 1e-6), "{sends:?}");
-    for m in 0..4 {
-        let (got, used) = (receives[m].1, milliseconds(&reports[1], 2 * u32::try_from(m).unwrap() + 1).0);
-        assert!(got <= used && used < got + LATE, "microbatch {m} came at {got} and was used at {used} ms");
-    }
+    let (crew, _) = crew(relay(4), &cluster(&[1.0, 1.0], 1e6, 2000), Duration::from_micros(500), CpuOptions::default());
+    until_undisturbed(&crew, |reports| {
+        let sends: Vec<_> = (0..4).map(|m| milliseconds(&reports[0], 2 * m + 1)).collect();
+        let receives: Vec<_> = (0..4).map(|m| milliseconds(&reports[1], 2 * m)).collect();
+        assert_eq!(sends, receives);
+        for (start, end) in &sends {
+            assert!((end - start - 6.0).abs() < 1e-3, "{start} to {end} ms");
+        }
+        let uses: Vec<f64> = (0..4).map(|m| milliseconds(&reports[1], 2 * m + 1).0).collect();
+        let late = |(got, used): (&(f64, f64), &f64)| used - got.1;
+        let late: Vec<f64> = receives.iter().zip(&uses).map(late).collect();
+        assert!(late.iter().all(|late| *late >= 0.0), "used {late:?} ms after it came");
+        // The sender has all four made while the first is on its way, and each follows the one before at once.
+        let back_to_back = sends.windows(2).all(|pair| (pair[1].0 - pair[0].1).abs() < 1e-6);
+        milliseconds(&reports[0], 6).1 < sends[0].1 && back_to_back && late.iter().all(|late| *late < TOLERANCE)
+    });
 }
 
 #[test]
@@ -448,9 +456,34 @@ fn failures_name_the_rank_and_stop_everyone() {
         assert!(time < Duration::from_secs(1), "found after {time:?}");
 
         let (error, time) = fault(FaultKind::Panic, rank);
-        assert!(matches!(error, BackendError::RankFailed { rank: r, iteration: 1, .. } if r.raw() == rank), "{error:?}");
+        assert!(
+            matches!(error, BackendError::RankFailed { rank: r, iteration: 1, .. } if r.raw() == rank),
+            "{error:?}"
+        );
         assert!(time < Duration::from_secs(1), "found after {time:?}");
     }
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_found() {
+    let mut program = program(1, 2, 1);
+    program.roles = [(0u32, 1i64), (1, -1)]
+        .map(|(rank, shift)| {
+            let mut role = Role::new(StageId::new(rank), RankSet::run(rank, 1, 1));
+            let peer = Peer { role: RoleId::new(1 - rank), shift };
+            let receive = Op::Receive { peer, message: message(0), bytes: BYTES };
+            let got = role.push(receive, Stream::ForwardReceive, &[], &[]);
+            role.push(Op::Send { peer, message: message(0), bytes: BYTES }, Stream::ForwardSend, &[got], &[]);
+            role
+        })
+        .into();
+    let options = CpuOptions { stall_timeout: Duration::from_millis(200), ..CpuOptions::default() };
+    let (crew, _) = crew(program, &domain(&[1.0, 1.0]), Duration::ZERO, options);
+    let begin = Instant::now();
+    let error = crew.iterate(0).unwrap_err();
+    drop(crew);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(error.to_string().contains("never came to instruction 1 (sending the activation"), "{error}");
 }
 
 #[test]

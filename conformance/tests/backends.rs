@@ -1,0 +1,251 @@
+//! One suite over every backend: what [`ir::Backend`] promises, on random cases.
+//!
+//! A machine is instantiated with one line at the end of this file.
+
+use std::sync::Arc;
+
+use exec::runtime::{CpuBackend, CpuOptions};
+use ir::{
+    AttentionKernel, Backend, BackendError, Bytes, Clock, Cluster, IterationOutcome, Lane, Precision, Program,
+    SimDuration, Timeline, VerifiedProgram,
+};
+use sched::Folding;
+use sim::Simulator;
+use trainyard_conformance::clusters;
+use trainyard_conformance::dice::for_each_seed;
+use trainyard_conformance::swarm::{Case, sentences};
+
+/// A backend under test.
+trait Machine {
+    type Backend: Backend;
+    const CLOCK: Clock;
+    /// How far clocks of ranks may be apart.
+    const SLACK: SimDuration;
+    /// Seeds of each swarm.
+    const SEEDS: u64;
+    fn of(cluster: &Cluster) -> Self::Backend;
+    /// A case that it supports.
+    fn case(seed: u64) -> Case;
+    /// A case that it does not support, for at least two reasons, and the subjects of these.
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>);
+    /// Whether two outcomes are equal as far as the machine's promise goes.
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool;
+    /// Whether a timeline stands for all ranks of its program.
+    fn covers(timeline: &Timeline, program: &Program) -> bool;
+}
+
+struct Simulated;
+
+impl Machine for Simulated {
+    type Backend = Simulator;
+    const CLOCK: Clock = Clock::Simulated;
+    const SLACK: SimDuration = SimDuration::ZERO;
+    const SEEDS: u64 = 400;
+    fn of(cluster: &Cluster) -> Simulator {
+        Simulator::new(clusters::priced(cluster.clone()))
+    }
+    fn case(seed: u64) -> Case {
+        Case::spread(seed, 32)
+    }
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
+        let case = (0..).map(|seed| Case::tiny(seed, 8)).find(|case| case.plan.world() > 1).expect("some case of ranks");
+        let mut cluster = clusters::dgx_a100(2);
+        let mut old = cluster.device_kinds[0].clone();
+        cluster.device_kinds[0].peak.retain(|(precision, _)| *precision != Precision::Fp32);
+        old.peak.clone_from(&cluster.device_kinds[0].peak);
+        old.name = "another".into();
+        cluster.device_kinds.push(old);
+        cluster.node_kinds[0].devices[1] = ir::DeviceKindId::new(1);
+        (case, cluster, vec!["training.precision", "training.precision"])
+    }
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
+        a.timeline.digest() == b.timeline.digest() && a.timeline.lanes == b.timeline.lanes
+    }
+    fn covers(timeline: &Timeline, program: &Program) -> bool {
+        let shown = |lane: &Lane| lane.multiplicity == program.roles[lane.role.index()].ranks.len();
+        timeline.lanes.len() == program.roles.len() && timeline.lanes.iter().all(shown)
+    }
+}
+
+struct Trained;
+
+impl Machine for Trained {
+    type Backend = CpuBackend;
+    const CLOCK: Clock = Clock::Measured;
+    // Ranks are threads of one process and read one clock.
+    const SLACK: SimDuration = SimDuration::ZERO;
+    const SEEDS: u64 = 60;
+    fn of(cluster: &Cluster) -> CpuBackend {
+        CpuBackend::new(cluster.clone(), exec::data::generate(1, 20_000), CpuOptions::default())
+    }
+    fn case(seed: u64) -> Case {
+        Case::tiny(seed, 8)
+    }
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
+        let mut case = Case::tiny(3, 8);
+        case.workload.precision = Precision::Bf16;
+        case.workload.attention = AttentionKernel::Plain;
+        case.model.vocabulary = 100;
+        case.cluster = clusters::dgx_a100(1);
+        let cluster = case.cluster.clone();
+        (case, cluster, vec!["training.precision", "training.attention", "model.vocabulary", "cluster"])
+    }
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
+        let bits = |outcome: &IterationOutcome| (outcome.loss.map(f64::to_bits), outcome.gradient_norm.map(f64::to_bits));
+        a.loss.is_some() && bits(a) == bits(b)
+    }
+    fn covers(timeline: &Timeline, program: &Program) -> bool {
+        let rank = |(index, lane): (usize, &Lane)| lane.rank.index() == index && lane.multiplicity == 1;
+        timeline.lanes.len() == program.world() as usize && timeline.lanes.iter().enumerate().all(rank)
+    }
+}
+
+fn loaded<M: Machine>(case: &Case, program: &Arc<VerifiedProgram>) -> M::Backend {
+    let mut backend = M::of(&case.cluster);
+    let reasons = backend.unsupported(program);
+    assert!(reasons.is_empty(), "{}", sentences(&reasons));
+    backend.load(Arc::clone(program)).unwrap_or_else(|error| panic!("supported, but not loaded: {error}"));
+    backend
+}
+
+fn iterate(backend: &mut impl Backend, iteration: u64) -> IterationOutcome {
+    backend.iterate(iteration).unwrap_or_else(|error| panic!("iteration {iteration}: {error}"))
+}
+
+fn carries_out_what_it_supports<M: Machine>() {
+    for_each_seed(M::SEEDS, |seed| {
+        let case = M::case(seed);
+        let program = case.program(Folding::Folded);
+        let mut backend = loaded::<M>(&case, &program);
+        assert_eq!(backend.clock(), M::CLOCK);
+        let mut settled: Vec<Bytes> = Vec::new();
+        for iteration in 0..3 {
+            let timeline = iterate(&mut backend, iteration).timeline;
+            let faults = timeline.faults(&program, M::SLACK);
+            assert!(faults.is_empty(), "{}\n{:#?}", sentences(&faults), case.plan);
+            assert_eq!((timeline.clock, timeline.iteration), (M::CLOCK, iteration));
+            assert_eq!(timeline.program, program.digest(), "the timeline is of another program");
+            assert!(M::covers(&timeline, &program), "not every rank is on the timeline");
+            let ends = timeline.lanes.iter().map(|lane| memory_after::<M>(&program, lane)).collect();
+            if iteration > 1 {
+                assert_eq!(ends, settled, "memory grows from iteration to iteration");
+            }
+            settled = ends;
+        }
+    });
+}
+
+/// Memory at the end of an iteration. Simulated, it is what is resident, and never less in between; measured, it is what
+/// the process really holds, which settles with the first iteration.
+fn memory_after<M: Machine>(program: &Program, lane: &Lane) -> Bytes {
+    let buffers = &program.roles[lane.role.index()].buffers;
+    let resident: Bytes = buffers.iter().filter(|buffer| buffer.resident).map(|buffer| buffer.bytes).sum();
+    let memory = &lane.memory;
+    assert!(memory.is_sorted_by_key(|(time, _)| *time), "memory of {} runs backwards", lane.role);
+    let last = memory[memory.len() - 1].1;
+    match M::CLOCK {
+        Clock::Simulated => {
+            assert_eq!((memory[0].1, last), (resident, resident), "{} starts or ends with more than is resident", lane.role);
+            assert!(memory.iter().all(|(_, bytes)| *bytes >= resident), "{} falls below what is resident", lane.role);
+        }
+        Clock::Measured => assert!(memory.iter().any(|(_, bytes)| *bytes > last), "{} never held an activation", lane.role),
+    }
+    last
+}
+
+fn does_the_same_twice<M: Machine>() {
+    for_each_seed(M::SEEDS / 4, |seed| {
+        let case = M::case(seed);
+        let program = case.program(Folding::Folded);
+        let [mut one, mut other] = [(); 2].map(|()| loaded::<M>(&case, &program));
+        for iteration in 0..3 {
+            let (a, b) = (iterate(&mut one, iteration), iterate(&mut other, iteration));
+            assert!(M::same(&a, &b), "iteration {iteration} of two equal runs differs: {:?} and {:?}", a.loss, b.loss);
+        }
+    });
+}
+
+/// A program that is replaced between iterations goes on as the new one would have, with the state of the old.
+fn takes_another_program_between_iterations<M: Machine>() {
+    for_each_seed(M::SEEDS / 4, |seed| {
+        let case = M::case(seed);
+        let (program, other) = (case.program(Folding::Folded), case.on_one_rank().program(Folding::Folded));
+        let mut replaced = loaded::<M>(&case, &program);
+        iterate(&mut replaced, 0);
+        replaced.load(Arc::clone(&other)).unwrap_or_else(|error| panic!("{error}"));
+        let mut fresh = loaded::<M>(&case, &other);
+        iterate(&mut fresh, 0);
+        let (after, expected) = (iterate(&mut replaced, 1), iterate(&mut fresh, 1));
+        assert_eq!(after.timeline.program, other.digest());
+        let faults = after.timeline.faults(&other, M::SLACK);
+        assert!(faults.is_empty(), "{}", sentences(&faults));
+        match (after.loss, expected.loss) {
+            (Some(loss), Some(expected)) => {
+                assert!((loss - expected).abs() <= 1e-4 * expected, "{loss} after {expected}: the state was not kept");
+            }
+            _ => assert!(M::same(&after, &expected)),
+        }
+    });
+}
+
+fn refuses_with_every_reason<M: Machine>() {
+    let (case, cluster, subjects) = M::unsupported();
+    let mut backend = M::of(&cluster);
+    let program = case.program(Folding::Folded);
+    let reasons = backend.unsupported(&program);
+    let mut found: Vec<&str> = reasons.iter().map(|reason| reason.subject.as_str()).collect();
+    found.sort_unstable();
+    let mut expected = subjects;
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{}", sentences(&reasons));
+    match backend.load(program) {
+        Err(BackendError::Unsupported(given)) => assert_eq!(given, reasons),
+        other => panic!("loaded what it does not support: {other:?}"),
+    }
+}
+
+fn refuses_a_program_that_is_larger_than_the_cluster<M: Machine>() {
+    let mut case = M::case(0);
+    let program = (0..).map(|seed| M::case(seed).program(Folding::Folded)).find(|p| p.world() > 4).expect("some large case");
+    case.cluster.groups.truncate(1);
+    case.cluster.groups[0].count = 1;
+    let kind = case.cluster.groups[0].kind.index();
+    case.cluster.node_kinds[kind].devices.truncate(1);
+    case.cluster.node_kinds[kind].domain_size = 1;
+    let backend = M::of(&case.cluster);
+    assert!(!backend.unsupported(&program).is_empty(), "{} ranks on one device", program.world());
+}
+
+macro_rules! suite {
+    ($($name:ident: $machine:ty;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn carries_out_what_it_supports() {
+                super::carries_out_what_it_supports::<$machine>();
+            }
+            #[test]
+            fn does_the_same_twice() {
+                super::does_the_same_twice::<$machine>();
+            }
+            #[test]
+            fn takes_another_program_between_iterations() {
+                super::takes_another_program_between_iterations::<$machine>();
+            }
+            #[test]
+            fn refuses_with_every_reason() {
+                super::refuses_with_every_reason::<$machine>();
+            }
+            #[test]
+            fn refuses_a_program_that_is_larger_than_the_cluster() {
+                super::refuses_a_program_that_is_larger_than_the_cluster::<$machine>();
+            }
+        }
+    )*};
+}
+
+suite! {
+    simulator: Simulated;
+    cpu: Trained;
+}

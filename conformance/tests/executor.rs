@@ -1,0 +1,215 @@
+//! The executor trains what the mathematics says: any plan as one rank, one rank as PyTorch, and faults by their name.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exec::data::{Dataset, generate};
+use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
+use exec::state::Weights;
+use ir::{
+    AdamW, Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, Rank, Workload,
+};
+use sched::Folding;
+use trainyard_conformance::clusters;
+use trainyard_conformance::dice::for_each_seed;
+use trainyard_conformance::swarm::Case;
+use trainyard_conformance::workspace::root;
+
+const ITERATIONS: u64 = 20;
+
+fn corpus() -> Arc<[u8]> {
+    static TEXT: std::sync::OnceLock<Arc<[u8]>> = std::sync::OnceLock::new();
+    Arc::clone(TEXT.get_or_init(|| generate(5, 60_000).into()))
+}
+
+/// Loss and gradient norm of each iteration.
+fn train(case: &Case, initial: Option<Arc<Weights>>) -> Vec<(f64, f64)> {
+    let options = CpuOptions { initial, ..CpuOptions::default() };
+    let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), options);
+    backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
+    let one = |iteration| {
+        let outcome = backend.iterate(iteration).unwrap_or_else(|error| panic!("iteration {iteration}: {error}"));
+        (outcome.loss.expect("a loss"), outcome.gradient_norm.expect("a norm"))
+    };
+    (0..ITERATIONS).map(one).collect()
+}
+
+fn apart(a: f64, b: f64) -> f64 {
+    (a - b).abs() / b.abs()
+}
+
+/// Largest relative distances of losses and of gradient norms.
+fn worst(a: &[(f64, f64)], b: &[(f64, f64)]) -> (f64, f64) {
+    assert_eq!(a.len(), b.len());
+    let pairs = || a.iter().zip(b);
+    (pairs().map(|(a, b)| apart(a.0, b.0)).fold(0.0, f64::max), pairs().map(|(a, b)| apart(a.1, b.1)).fold(0.0, f64::max))
+}
+
+/// At least 1e-4 is asked of losses; what was seen over 400 seeds is 3e-6, so a drift is caught long before.
+#[test]
+fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
+    let mut most = (0.0f64, 0.0f64);
+    for_each_seed(48, |seed| {
+        let case = Case::tiny(seed, 8);
+        let (divided, whole) = (train(&case, None), train(&case.on_one_rank(), None));
+        let (losses, norms) = worst(&divided, &whole);
+        assert!(losses <= 1e-4, "losses are {losses:.1e} apart\n{:?}\n{divided:?}\n{whole:?}", case.plan);
+        assert!(norms <= 1e-3, "gradient norms are {norms:.1e} apart\n{:?}\n{divided:?}\n{whole:?}", case.plan);
+        assert!(whole[19].0 < whole[0].0, "nothing was learnt: {whole:?}");
+        most = (most.0.max(losses), most.1.max(norms));
+        if seed % 4 == 0 {
+            let bits = |run: Vec<(f64, f64)>| run.into_iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect::<Vec<_>>();
+            assert_eq!(bits(train(&case, None)), bits(divided), "the same plan twice\n{:?}", case.plan);
+        }
+    });
+    say(&format!("largest distance from one rank over the swarm: losses {:.1e}, gradient norms {:.1e}", most.0, most.1));
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test names itself, and a swarm says what it saw")]
+fn say(words: &str) {
+    eprintln!("{words}");
+}
+
+/// The interpreter that can import PyTorch, if there is one.
+fn torch() -> Option<String> {
+    let python = std::env::var("TRAINYARD_TORCH_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".into());
+    let works = Command::new(&python).args(["-c", "import torch, numpy"]).output().is_ok_and(|output| output.status.success());
+    works.then_some(python)
+}
+
+/// Writes what `oracle/torch_reference.py` reads.
+fn dump(folder: &Path, model: &Model, workload: &Workload, weights: &Weights) {
+    let tensors: Vec<serde_json::Value> =
+        weights.iter().map(|(name, tensor)| serde_json::json!({"name": name, "shape": tensor.shape})).collect();
+    let run = serde_json::json!({
+        "model": model, "workload": workload, "tensors": tensors,
+        "iterations": ITERATIONS, "batch": workload.global_batch,
+    });
+    let floats: Vec<u8> = weights.iter().flat_map(|(_, tensor)| tensor.data.iter().flat_map(|x| x.to_le_bytes())).collect();
+    let dataset = Dataset::new(corpus(), workload.sequence_length, workload.seed).expect("a long text");
+    let mut words: Vec<u32> = Vec::new();
+    for (iteration, index) in (0..ITERATIONS).flat_map(|i| (0..workload.global_batch).map(move |index| (i, index))) {
+        let (mut tokens, mut targets) = (Vec::new(), Vec::new());
+        dataset.sample(iteration, workload.global_batch, index, &mut tokens, &mut targets);
+        words.extend(tokens);
+        words.extend(targets.last());
+    }
+    let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (name, bytes) in [("run.json", run.to_string().into_bytes()), ("weights.bin", floats), ("tokens.bin", words)] {
+        std::fs::write(folder.join(name), bytes).expect("a temporary file");
+    }
+}
+
+fn reference(python: &str, case: &Case, weights: &Weights) -> Vec<(f64, f64)> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    dump(folder.path(), &case.model, &case.workload, weights);
+    let script = root().join("conformance/oracle/torch_reference.py");
+    let output = Command::new(python).arg(script).arg(folder.path()).output().expect("python runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the reference prints JSON");
+    let numbers = |key: &str| said[key].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect::<Vec<_>>();
+    numbers("losses").into_iter().zip(numbers("gradient_norms")).collect()
+}
+
+/// Larger than the swarm's models, with grouped queries, warm-up and a clip that binds.
+fn families() -> [Case; 2] {
+    let case = Case::tiny(0, 1);
+    let llama = Model {
+        name: "llama-like".into(),
+        hidden: 48,
+        layers: 3,
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 112,
+        vocabulary: 256,
+        norm: NormKind::RmsNorm,
+        norm_epsilon: 1e-5,
+        positions: Positions::Rope { theta: 1e4 },
+        mlp: MlpKind::SwiGlu,
+        qkv_bias: false,
+        projection_bias: false,
+        mlp_bias: false,
+        tied_head: false,
+    };
+    let gpt = Model {
+        name: "gpt-like".into(),
+        kv_heads: 6,
+        norm: NormKind::LayerNorm,
+        positions: Positions::Learned { maximum: 64 },
+        mlp: MlpKind::Gelu,
+        qkv_bias: true,
+        projection_bias: true,
+        mlp_bias: true,
+        tied_head: true,
+        ..llama.clone()
+    };
+    let workload = Workload {
+        sequence_length: 48,
+        global_batch: 6,
+        precision: Precision::Fp32,
+        optimizer: AdamW { learning_rate: 3e-3, warmup_iterations: 8, clip_norm: Some(0.8), ..AdamW::default() },
+        seed: 11,
+        ..case.workload.clone()
+    };
+    [llama, gpt].map(|model| Case { model, workload: workload.clone(), cluster: clusters::cpu(1), ..case.clone() }.on_one_rank())
+}
+
+#[test]
+fn one_rank_trains_as_pytorch_does() {
+    let Some(python) = torch() else {
+        return say("skipped: one_rank_trains_as_pytorch_does (no interpreter that imports torch and numpy; TRAINYARD_TORCH_PYTHON names one)");
+    };
+    for case in families() {
+        let weights = Weights::initial(&case.model, case.workload.seed);
+        let expected = reference(&python, &case, &weights);
+        let trained = train(&case, Some(Arc::new(weights)));
+        let (losses, norms) = worst(&trained, &expected);
+        say(&format!("{}: losses {losses:.1e}, gradient norms {norms:.1e} from PyTorch's", case.model.name));
+        assert!(losses <= 1e-4, "{}: losses are {losses:.1e} apart\n{trained:?}\n{expected:?}", case.model.name);
+        assert!(norms <= 1e-3, "{}: gradient norms are {norms:.1e} apart\n{trained:?}\n{expected:?}", case.model.name);
+        let clipped = expected.iter().filter(|(_, norm)| *norm > 0.8).count();
+        assert!(clipped > 5, "the clip must bind, or it is not tested: {expected:?}");
+    }
+}
+
+/// The error of a run of several ranks in which something goes wrong on one in iteration 1, and how long it took.
+fn broken(kind: FaultKind, rank: u32) -> (BackendError, Duration) {
+    let case = (0..).map(|seed| Case::tiny(seed, 8)).find(|case| case.plan.world() >= 4 && case.plan.pipeline() > 1);
+    let case = case.expect("some case of several stages");
+    let fault = Fault { rank: Rank::new(rank), iteration: 1, instruction: None, kind };
+    let options = CpuOptions { stall_timeout: Duration::from_millis(400), faults: vec![fault], ..CpuOptions::default() };
+    let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), options);
+    backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
+    backend.iterate(0).unwrap_or_else(|error| panic!("{error}"));
+    let before = Instant::now();
+    let error = backend.iterate(1).expect_err("a fault was injected");
+    drop(backend);
+    (error, before.elapsed())
+}
+
+#[test]
+fn a_nan_is_named_by_rank_and_iteration() {
+    let (error, took) = broken(FaultKind::Poison, 2);
+    let BackendError::NotFinite { rank, iteration: 1, what } = &error else { panic!("{error}") };
+    assert!(!what.is_empty() && rank.raw() < 8, "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_stall_is_detected_and_named_and_all_ranks_stop() {
+    let (error, took) = broken(FaultKind::Stall, 1);
+    let BackendError::Stalled { rank, iteration: 1, what } = &error else { panic!("{error}") };
+    assert_eq!(rank.raw(), 1, "{what}");
+    assert!(took >= Duration::from_millis(350) && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_panic_of_a_rank_is_an_error_of_the_run() {
+    let (error, took) = broken(FaultKind::Panic, 3);
+    let BackendError::RankFailed { rank, iteration: 1, cause } = &error else { panic!("{error}") };
+    assert_eq!(rank.raw(), 3, "{cause}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

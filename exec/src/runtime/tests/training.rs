@@ -1,0 +1,210 @@
+//! The backend with real state: what is trained does not depend on how it is divided, placed or emulated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ir::program::Stream;
+use ir::{
+    AdamW, AttentionKernel, Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, Rank, Recompute,
+    SimTime, Timeline, VerifiedProgram, Workload, ZeroStage,
+};
+
+use super::{cluster, domain};
+use crate::data::{generate, unigram_entropy};
+use crate::runtime::script::{End, Script};
+use crate::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
+use crate::state::tests::programs::{Division, program};
+
+fn model() -> Model {
+    Model {
+        name: "tiny".to_owned(),
+        hidden: 32,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 64,
+        vocabulary: 256,
+        norm: NormKind::RmsNorm,
+        norm_epsilon: 1e-5,
+        positions: Positions::Rope { theta: 1e4 },
+        mlp: MlpKind::SwiGlu,
+        qkv_bias: false,
+        projection_bias: false,
+        mlp_bias: false,
+        tied_head: false,
+    }
+}
+
+fn workload() -> Workload {
+    Workload {
+        sequence_length: 32,
+        global_batch: 8,
+        iterations: 10,
+        precision: Precision::Fp32,
+        attention: AttentionKernel::Fused,
+        vocabulary_divisor: 8,
+        optimizer: AdamW { learning_rate: 1e-2, warmup_iterations: 4, ..AdamW::default() },
+        seed: 11,
+    }
+}
+
+fn backend(ranks: usize, options: CpuOptions) -> CpuBackend {
+    CpuBackend::new(domain(&vec![1.0; ranks]), generate(1, 30_000), options)
+}
+
+fn train(backend: &mut CpuBackend, program: Arc<VerifiedProgram>, iterations: std::ops::Range<u64>) -> Vec<f64> {
+    backend.load(Arc::clone(&program)).unwrap();
+    let mut iterate = |iteration| {
+        let outcome = backend.iterate(iteration).unwrap();
+        assert_sound(&program, &outcome.timeline);
+        assert!(outcome.gradient_norm.unwrap() > 0.0);
+        outcome.loss.unwrap()
+    };
+    iterations.map(&mut iterate).collect()
+}
+
+/// Every instruction has a span, none begins before its waits and its stream let it, both ends of a message and all
+/// members of a collective begin no earlier than the last was issued, and memory ends as it began but for the boundary
+/// tensor sent last.
+fn assert_sound(program: &ir::Program, timeline: &Timeline) {
+    assert_eq!(timeline.lanes.len(), program.world() as usize);
+    for lane in &timeline.lanes {
+        let role = &program.roles[lane.role.index()];
+        assert!(role.ranks.contains(lane.rank) && lane.spans.len() == role.instructions().len());
+        let mut streams: BTreeMap<Stream, SimTime> = BTreeMap::new();
+        for (span, instruction) in lane.spans.iter().zip(role.instructions()) {
+            let what = || format!("{} of rank {}: {instruction:?} {span:?}", span.instruction, lane.rank);
+            assert!(span.issued <= span.start && span.start <= span.end, "{}", what());
+            let before = streams.insert(instruction.stream, span.end).unwrap_or(SimTime::ZERO);
+            let waits = role.waits(instruction).iter().map(|wait| lane.spans[wait.index()].end).max();
+            assert!(span.issued >= before && Some(span.issued) >= waits, "{}", what());
+        }
+        assert!(lane.memory.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 != pair[1].1));
+        let (first, last) = (lane.memory.first().unwrap().1, lane.memory.last().unwrap().1);
+        let boundary = 4 * program.microbatch_tokens() * u64::from(program.model.hidden);
+        let left = (last - first).get();
+        assert!(left <= boundary, "rank {} ends with {left} bytes more than it began with", lane.rank);
+    }
+    let script = Script::new(program);
+    for transaction in &script.transactions {
+        let span = |end: &End| timeline.lanes[end.rank].spans[end.instruction.index()];
+        let last = transaction.ends.iter().map(|end| span(end).issued).max().unwrap();
+        assert!(transaction.ends.iter().all(|end| span(end).start >= last), "{transaction:?} begins too early");
+    }
+}
+
+fn divided(division: &Division) -> (Vec<f64>, CpuBackend) {
+    let program = program(&model(), &workload(), division);
+    let mut backend = backend(program.world() as usize, CpuOptions::default());
+    (train(&mut backend, program, 0..6), backend)
+}
+
+fn assert_close(a: &[f64], b: &[f64], what: &str) {
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!(((a - b) / b).abs() < 1e-4, "{what}: loss of iteration {i} is {a}, not {b}");
+    }
+    assert_eq!(a.len(), b.len());
+}
+
+#[test]
+fn every_division_trains_as_one_rank_and_the_same_twice() {
+    let (one, _) = divided(&Division::ONE);
+    let base = Division { microbatches: 2, ..Division::ONE };
+    let divisions = [
+        Division { data: 2, ..base },
+        Division { data: 2, zero: ZeroStage::Zero1, ..base },
+        Division { tensor: 2, ..base },
+        Division { tensor: 2, sequence_parallel: true, recompute: Recompute::Full, ..base },
+        Division { positions: 2, microbatches: 4, split: true, ..base },
+        Division { positions: 2, chunks_per_position: 2, microbatches: 4, ..base },
+        Division { positions: 2, data: 2, tensor: 2, zero: ZeroStage::Zero1, ..base },
+    ];
+    for division in divisions {
+        let (losses, first) = divided(&division);
+        assert_close(&losses, &one, &format!("{division:?}"));
+        let (again, second) = divided(&division);
+        let bits = |losses: &[f64]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&losses), bits(&again), "{division:?}: two runs differ");
+        assert_eq!(first.snapshot().unwrap(), second.snapshot().unwrap(), "{division:?}: weights of two runs differ");
+    }
+}
+
+#[test]
+fn the_loss_falls_below_what_frequencies_alone_allow() {
+    let text = generate(1, 60_000);
+    let workload = Workload { global_batch: 16, iterations: 120, ..workload() };
+    let program = program(&model(), &workload, &Division { data: 2, microbatches: 1, ..Division::ONE });
+    let mut backend = CpuBackend::new(domain(&[1.0; 2]), text.clone(), CpuOptions::default());
+    let losses = train(&mut backend, program, 0..120);
+    let (entropy, last) = (unigram_entropy(&text), losses[110..].iter().sum::<f64>() / 10.0);
+    assert!((losses[0] - 256f64.ln()).abs() < 0.2, "an untrained model is not uniform: {}", losses[0]);
+    assert!(last < 0.75 * entropy, "after 120 iterations {last}, unigram entropy {entropy}");
+    assert_eq!(backend.losses(), losses);
+}
+
+#[test]
+fn training_goes_on_under_another_program() {
+    let (tensor, pipeline) = (
+        Division { tensor: 2, ..Division::ONE },
+        Division { positions: 2, data: 2, zero: ZeroStage::Zero1, ..Division::ONE },
+    );
+    let (one, _) = divided(&Division::ONE);
+    let program = |division: &Division| program(&model(), &workload(), &Division { microbatches: 2, ..*division });
+    let mut backend = backend(4, CpuOptions::default());
+    let mut losses = train(&mut backend, program(&tensor), 0..2);
+    losses.extend(train(&mut backend, program(&pipeline), 2..4));
+    losses.extend(train(&mut backend, program(&tensor), 4..6));
+    assert_close(&losses, &one, "three programs in turn");
+}
+
+#[test]
+fn emulation_changes_times_and_not_numbers() {
+    let division = Division { positions: 2, microbatches: 4, ..Division::ONE };
+    let (plain, _) = divided(&division);
+    let program = program(&model(), &workload(), &division);
+    let mut backend = CpuBackend::new(cluster(&[2.0, 3.0], 1e7, 200), generate(1, 30_000), CpuOptions::default());
+    assert_eq!(train(&mut backend, program, 0..6), plain);
+    assert!(!backend.oversubscribed() || std::thread::available_parallelism().unwrap().get() < 2);
+}
+
+#[test]
+fn what_is_not_finite_is_named_by_layer_rank_and_iteration() {
+    let program = program(&model(), &workload(), &Division { positions: 2, microbatches: 2, ..Division::ONE });
+    let fault = Fault { rank: Rank::new(1), iteration: 2, instruction: None, kind: FaultKind::Poison };
+    let mut backend = backend(2, CpuOptions { faults: vec![fault], ..CpuOptions::default() });
+    backend.load(program).unwrap();
+    backend.iterate(0).unwrap();
+    backend.iterate(1).unwrap();
+    let error = backend.iterate(2).unwrap_err();
+    let BackendError::NotFinite { rank, iteration: 2, what } = &error else { panic!("{error}") };
+    assert_eq!(rank.raw(), 1);
+    // The second stage holds layers 2 and 3, and its first weight is that of the attention norm of layer 2.
+    assert!(what.contains("layers.2.attention_norm.weight"), "{what}");
+    assert_eq!(backend.iterate(3).unwrap_err(), error, "unusable until the next load");
+}
+
+#[test]
+fn every_reason_why_not_is_given_at_once() {
+    let good = program(&model(), &workload(), &Division { tensor: 2, microbatches: 2, ..Division::ONE });
+    let mut bad = ir::Program::clone(&good);
+    bad.workload.precision = Precision::Bf16;
+    bad.workload.attention = AttentionKernel::Plain;
+    bad.model.vocabulary = 100;
+    bad.model.kv_heads = 3;
+    bad.layout.microbatches = 3;
+    let mut cluster = domain(&[0.5]);
+    cluster.device_kinds[0].multiprocessors = 108;
+    "a100".clone_into(&mut cluster.device_kinds[0].name);
+    let mut poor = CpuBackend::new(cluster, *b"short", CpuOptions::default());
+    let reasons: Vec<String> = poor.problems(&bad).iter().map(ToString::to_string).collect();
+    let parts =
+        ["bf16", "fused", "of 100", "batch of 8", "3 key and", "the 1 devices", "a100 is not", "slowdown", "5 bytes"];
+    for part in parts {
+        assert!(reasons.iter().any(|reason| reason.contains(part)), "no reason says `{part}`: {reasons:#?}");
+    }
+    assert_eq!(reasons.len(), parts.len(), "{reasons:#?}");
+    assert!(backend(2, CpuOptions::default()).unsupported(&good).is_empty());
+    let refused = poor.load(Arc::clone(&good)).unwrap_err();
+    assert!(matches!(refused, BackendError::Unsupported(reasons) if reasons == poor.unsupported(&good)));
+}

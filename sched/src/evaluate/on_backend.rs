@@ -1,0 +1,222 @@
+//! The program itself, lowered, verified and carried out once by a backend.
+
+use std::sync::Arc;
+
+use cost::{CostModel, GroupPlace};
+use ir::program::{Access, BufferKind, Payload, Role, Stream};
+use ir::{
+    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem, SimTime,
+    StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+};
+
+use super::Evaluator;
+use super::closed_form::shares;
+use super::prepared::{ByBasis, index};
+use crate::drive::{StaticController, drive};
+
+/// Lowers a plan, verifies it, drives one iteration and summarises.
+#[derive(Debug)]
+pub struct OnBackend<'a, B> {
+    model: &'a Model,
+    workload: &'a Workload,
+    cost: &'a CostModel,
+    backend: B,
+}
+
+impl<'a, B: Backend> OnBackend<'a, B> {
+    /// For one model and workload on the cost model's cluster, which also says on what simulated durations rest.
+    #[must_use]
+    pub const fn new(model: &'a Model, workload: &'a Workload, cost: &'a CostModel, backend: B) -> Self {
+        Self { model, workload, cost, backend }
+    }
+    /// The backend.
+    pub const fn backend(&mut self) -> &mut B {
+        &mut self.backend
+    }
+}
+
+impl<B: Backend> Evaluator for OnBackend<'_, B> {
+    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
+        let no = |reasons| Infeasible { reasons, nearest: Vec::new() };
+        let program = crate::lower(plan, self.model, self.workload, self.cost.cluster()).map_err(no)?;
+        let program = VerifiedProgram::new(program).unwrap_or_else(|problems| {
+            let all = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            panic!("lowering made a program that does not verify:\n{all}\n{plan:?}")
+        });
+        let program = Arc::new(program);
+        let mut timeline = None;
+        let driven = drive(&mut self.backend, Arc::clone(&program), 1, &mut StaticController, &mut |_, outcome| {
+            timeline = Some(outcome.timeline.clone());
+            true
+        });
+        match (driven, timeline) {
+            (Ok(_), Some(timeline)) => Ok(summarise(&program, &timeline, self.cost)),
+            (Err(ir::BackendError::Unsupported(reasons)), _) => Err(no(reasons)),
+            (Err(error), _) => Err(no(vec![Problem::new("backend", error.to_string())])),
+            (Ok(_), None) => unreachable!("a driven iteration was observed"),
+        }
+    }
+}
+
+/// A timeline of a program as a prediction: iteration, bubble rate, and the memory walk by part.
+///
+/// Bubble rate and peaks are per position, over the lanes that the timeline has of it (the largest peak; the mean work,
+/// weighted by the ranks that a lane stands for).
+///
+/// # Panics
+/// If the timeline is not of this program.
+#[must_use]
+pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> Prediction {
+    let mut memory: Vec<StageMemory> = Vec::new();
+    let (mut longest, mut work, mut ranks) = (0, 0u128, 0u128);
+    let mut basis = [0; 3];
+    for lane in &timeline.lanes {
+        let role = &program.roles[lane.role.index()];
+        let found = stage_memory(program, role, lane, cost);
+        match memory.iter_mut().find(|stage| stage.stage == found.stage) {
+            Some(stage) if headroom(&found) < headroom(stage) => *stage = found,
+            Some(_) => {}
+            None => memory.push(found),
+        }
+        let (span, busy) = passes(role, lane);
+        longest = longest.max(span);
+        work += u128::from(busy) * u128::from(lane.multiplicity);
+        ranks += u128::from(lane.multiplicity);
+        add_basis(program, timeline.clock, role, lane, cost, &mut basis);
+    }
+    memory.sort_by_key(|stage| stage.stage);
+    let mean = work as f64 / ranks.max(1) as f64;
+    Prediction {
+        iteration: timeline.end().saturating_since(SimTime::ZERO),
+        bubble_rate: (longest > 0).then(|| 1.0 - mean / longest as f64),
+        memory,
+        basis: shares(basis),
+    }
+}
+
+/// Bytes left at the peak, negative if it does not fit.
+fn headroom(stage: &StageMemory) -> i128 {
+    i128::from(stage.capacity.get()) - i128::from(stage.peak.get())
+}
+
+/// Whether an op is part of a pass.
+const fn in_pass(op: Op) -> bool {
+    match op {
+        Op::Compute { .. } | Op::Collective { payload: Payload::Activation { .. }, .. } => true,
+        Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => false,
+    }
+}
+
+/// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
+fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
+    let (mut start, mut end, mut busy) = (SimTime::NEVER, SimTime::ZERO, 0);
+    for span in &lane.spans {
+        if in_pass(role.instruction(span.instruction).op) {
+            start = start.min(span.start);
+            end = end.max(span.end);
+            busy += (span.end - span.start).nanoseconds();
+        }
+    }
+    (end.saturating_since(start).nanoseconds(), busy)
+}
+
+/// Walks a role's buffers along its lane: what is in use at the moment of the peak, by part.
+fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &CostModel) -> StageMemory {
+    const KINDS: [BufferKind; 8] = [
+        BufferKind::Weights,
+        BufferKind::Gradients,
+        BufferKind::OptimizerState,
+        BufferKind::Activations,
+        BufferKind::Workspace,
+        BufferKind::Logits,
+        BufferKind::Communication,
+        BufferKind::Reserve,
+    ];
+    let mut now = [0u64; KINDS.len()];
+    for buffer in role.buffers.iter().filter(|buffer| buffer.resident) {
+        now[buffer.kind as usize] += buffer.bytes.get();
+    }
+    // Of one instant, what ends comes before what starts, as in an iteration.
+    let mut changes: Vec<(SimTime, bool, InstructionId)> = Vec::with_capacity(2 * lane.spans.len());
+    for span in &lane.spans {
+        changes.push((span.start, true, span.instruction));
+        // An instruction of no length still starts before it ends.
+        let end = if span.end == span.start { span.end + ir::SimDuration::from_nanoseconds(1) } else { span.end };
+        changes.push((end, false, span.instruction));
+    }
+    changes.sort_unstable();
+    let (mut peak, mut at, mut most) = (now, None, now.iter().sum::<u64>());
+    for (_, starts, id) in changes {
+        let moment = if starts { Access::Allocate } else { Access::Free };
+        let accesses = role.accesses(role.instruction(id)).iter().filter(|(_, access)| *access == moment);
+        for buffer in accesses.map(|(buffer, _)| &role.buffers[buffer.index()]) {
+            let part = &mut now[buffer.kind as usize];
+            *part = if starts { *part + buffer.bytes.get() } else { *part - buffer.bytes.get() };
+        }
+        if now.iter().sum::<u64>() > most {
+            (peak, at, most) = (now, Some(id), now.iter().sum());
+        }
+    }
+    let device = program.device(lane.rank);
+    let capacity = cost.cluster().device_kind(cost.cluster().place(device).device_kind).memory;
+    let mut parts = KINDS.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
+    parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
+    parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    StageMemory {
+        stage: StageId::new(role.stage.raw()),
+        device,
+        capacity,
+        peak: Bytes::new(most),
+        parts,
+        moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),
+    }
+}
+
+fn moment(role: &Role, id: InstructionId) -> String {
+    match role.instruction(id).op {
+        Op::Compute { pass, chunk, microbatch, .. } => {
+            format!("{} pass of chunk {}, microbatch {} ({id})", pass.name(), chunk.raw(), microbatch.raw())
+        }
+        Op::Collective { kind, .. } => format!("{} ({id})", kind.name()),
+        Op::Send { message, .. } => format!("send of microbatch {} ({id})", message.microbatch.raw()),
+        Op::Receive { message, .. } => format!("receive of microbatch {} ({id})", message.microbatch.raw()),
+        Op::GradientNorm => format!("gradient norm ({id})"),
+        Op::Optimizer => format!("optimizer step ({id})"),
+    }
+}
+
+/// Busy time of a lane by the basis of its durations: all measured on a measured clock, else as the cost model says.
+fn add_basis(program: &VerifiedProgram, clock: Clock, role: &Role, lane: &Lane, cost: &CostModel, basis: &mut ByBasis) {
+    let first = role.ranks.first();
+    let kind = cost.cluster().place(program.device(first)).device_kind;
+    let prices = cost.prepare(program.shape());
+    let mut seen: rustc_hash::FxHashMap<(ir::GroupId, ir::program::CollectiveKind, Bytes), usize> =
+        rustc_hash::FxHashMap::default();
+    for span in &lane.spans {
+        let instruction = role.instruction(span.instruction);
+        let on = match (clock, instruction.op) {
+            (Clock::Measured, _) => 0,
+            (Clock::Simulated, Op::Compute { pass, chunk, units, .. }) => {
+                index(prices.compute(program.chunk(chunk), pass, units, kind).basis)
+            }
+            (Clock::Simulated, Op::Collective { kind, group, bytes, .. }) => {
+                *seen.entry((group, kind, bytes)).or_insert_with(|| {
+                    let members = program.groups[group.index()].instance_of(first).expect("verified: a member");
+                    let devices = members.iter().map(|rank| program.device(rank)).collect::<Vec<_>>();
+                    let place = GroupPlace::of(cost.cluster(), &devices);
+                    index(cost.collective(kind, bytes, place, program.layout.collective).basis)
+                })
+            }
+            (Clock::Simulated, Op::Send { peer, bytes, .. } | Op::Receive { peer, bytes, .. }) => {
+                let other = u32::try_from(i64::from(first.raw()) + peer.shift).expect("verified: a peer");
+                index(cost.message(bytes, program.device(first), program.device(ir::Rank::new(other))).basis)
+            }
+            (Clock::Simulated, Op::GradientNorm) => index(cost.gradient_norm(1, kind).basis),
+            (Clock::Simulated, Op::Optimizer) => index(cost.optimizer(1, program.workload.precision, kind).basis),
+        };
+        // A message is counted once: where it is received.
+        if instruction.stream != Stream::ForwardSend && instruction.stream != Stream::BackwardSend {
+            basis[on] += (span.end - span.start).nanoseconds();
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! When passes end, by recurrence: what a discrete-event simulation of the schedule gives, to the nanosecond.
+//!
+//! Each row runs its passes in order; a message begins when its producer has ended and the one before it on the same
+//! edge and direction has; a consumer waits for its message. With `E` ends of passes, `M` ends of messages:
+//!
+//! `M[k] = max(E_producer[k], M[k-1]) + transfer`, `E_row = max(E_row, M[k]) + pass`.
+//!
+//! All is built of `max` and `+`: if the state after a period equals the one before but for a constant added
+//! throughout, every later period adds that constant again (Baccelli et al. 1992, "Synchronization and Linearity"). Long
+//! runs look for such a period and skip it.
+
+use crate::schedules::{CellTimes, warm_up};
+
+/// Ends of what the rest of an iteration depends on, in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Ends {
+    /// Start of each row's first pass.
+    pub(super) first_start: Vec<u64>,
+    /// End of each row's last pass.
+    pub(super) row: Vec<u64>,
+    /// End of each chunk's last weight-gradient pass.
+    pub(super) chunk: Vec<u64>,
+    /// End of the last message.
+    pub(super) last_message: u64,
+}
+
+/// Passes in all from which on it pays to look for a period.
+pub(super) const LONG: u64 = 8192;
+
+/// States of the last periods; finds one that equals the newest but for a constant.
+struct Periods {
+    history: Vec<(u64, Vec<u64>)>,
+}
+
+/// Periods to look back: the cyclicity of a schedule's critical circuits is small.
+const LOOK_BACK: usize = 8;
+
+impl Periods {
+    const fn new() -> Self {
+        Self { history: Vec::new() }
+    }
+    /// Takes a state; `Some((periods, shift))` if it equals the one `periods` ago but for `shift`.
+    ///
+    /// Ends of messages that do not exist are 0 and stay so.
+    fn take(&mut self, state: impl Iterator<Item = u64>) -> Option<(u64, u64)> {
+        let mut state = state.collect::<Vec<_>>();
+        let base = state[0];
+        for value in state.iter_mut().filter(|value| **value > 0) {
+            *value = (*value).wrapping_sub(base).wrapping_add(1 << 63);
+        }
+        let found = self.history.iter().rev().position(|(_, old)| *old == state);
+        let answer = found.map(|back| {
+            let (old, _) = self.history[self.history.len() - 1 - back];
+            (back as u64 + 1, base - old)
+        });
+        if self.history.len() == LOOK_BACK {
+            self.history.remove(0);
+        }
+        self.history.push((base, state));
+        answer
+    }
+}
+
+/// GPipe with one chunk per position. `long`: whether to look for periods.
+pub(super) fn gpipe(microbatches: u32, times: &CellTimes, long: bool) -> Ends {
+    let p = times.forward.len();
+    let mut rows = vec![0; p];
+    let mut first_start = vec![0; p];
+    let mut last_message = 0;
+    for backward in [false, true] {
+        let mut messages = vec![0; p];
+        let mut periods = Periods::new();
+        let (mut k, mut end, mut skipped) = (0, u64::from(microbatches), 0);
+        let mut looking = long;
+        while k < end {
+            let mut arrived = 0;
+            for step in 0..p {
+                let s = if backward { p - 1 - step } else { step };
+                if !backward && k == 0 {
+                    first_start[s] = arrived;
+                }
+                let (pass, transfer) = if backward {
+                    (times.backward[s], if s > 0 { times.backward_message[s - 1] } else { 0 })
+                } else {
+                    (times.forward[s], times.forward_message[s])
+                };
+                rows[s] = rows[s].max(arrived) + pass;
+                if step + 1 < p {
+                    messages[s] = rows[s].max(messages[s]) + transfer;
+                    arrived = messages[s];
+                }
+            }
+            k += 1;
+            if looking && let Some((period, shift)) = periods.take(rows.iter().chain(&messages).copied()) {
+                let times = (end - k) / period;
+                end -= times * period;
+                skipped = times * shift;
+                looking = false;
+            }
+        }
+        // Later passes only add to these.
+        for value in rows.iter_mut().chain(messages.iter_mut().filter(|end| **end > 0)) {
+            *value += skipped;
+        }
+        last_message = messages.iter().copied().fold(last_message, u64::max);
+    }
+    Ends { first_start, chunk: rows.clone(), row: rows, last_message }
+}
+
+/// Degrees of a 1F1B schedule.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interleaving {
+    pub(super) pipeline: u32,
+    pub(super) chunks: u32,
+    pub(super) microbatches: u32,
+    /// Microbatches of a group; 1 with one chunk per position.
+    pub(super) group: u32,
+}
+
+impl Interleaving {
+    /// Whether [`one_forward_one_backward`] can run it: the warm-up is whole and groups fill the pipeline. The others
+    /// are short, and run as grids.
+    pub(super) fn is_regular(self) -> bool {
+        let passes = u64::from(self.chunks) * u64::from(self.microbatches);
+        let warm_up = self.warm_up(0);
+        warm_up < passes && (self.chunks == 1 || self.group >= self.pipeline)
+    }
+    /// Forward passes of a position before its first backward pass, uncapped.
+    fn warm_up(self, position: u32) -> u64 {
+        if self.chunks == 1 {
+            return u64::from(self.pipeline - 1 - position);
+        }
+        warm_up(self.pipeline, self.chunks, u32::MAX, self.group, position)
+    }
+}
+
+/// 1F1B, plain or interleaved.
+///
+/// Round `i` of position `s` is its forward pass `W_s + i` and its backward pass `i` (those that exist; warm-up rounds
+/// are negative). At step `T` position `s` runs round `T - (p - 1 - s)`, positions in ascending order: then everything
+/// that a pass waits for is known.
+pub(super) fn one_forward_one_backward(shape: Interleaving, times: &CellTimes, long: bool) -> Ends {
+    let mut run = Run::new(shape, times);
+    let p = i64::from(shape.pipeline);
+    let warmest = signed(run.warm_up[0]);
+    let mut passes = signed(u64::from(shape.chunks) * u64::from(shape.microbatches));
+    let period = signed(run.group * run.chunks);
+    let mut periods = Periods::new();
+    let (mut step, mut skipped, mut looking) = (p - 1 - warmest, 0, long);
+    while step < passes + p - 1 {
+        for s in 0..shape.pipeline as usize {
+            run.round(s, step - (p - 1 - signed(s as u64)), passes);
+        }
+        step += 1;
+        // Every position has both passes in each round from step p - 1 until the first one runs out of forward passes.
+        let steady = passes - (warmest - (p - 1)) - step;
+        let look = looking && step > p && step % period == 0 && steady > 0;
+        if look && let Some((lag, shift)) = periods.take(run.state()) {
+            let lag = signed(lag) * period;
+            // One period is left, for the last pass of each chunk to be seen.
+            let times = (steady / lag - 1).max(0);
+            passes -= times * lag;
+            skipped = unsigned(times) * shift;
+            looking = false;
+        }
+    }
+    run.finish(skipped)
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).expect("fewer passes than 2^63")
+}
+
+fn unsigned(n: i64) -> u64 {
+    u64::try_from(n).expect("a number of passes")
+}
+
+struct Run<'a> {
+    times: &'a CellTimes,
+    p: usize,
+    chunks: u64,
+    group: u64,
+    warm_up: Vec<u64>,
+    rows: Vec<u64>,
+    first_start: Vec<u64>,
+    chunk_end: Vec<u64>,
+    /// Ends of the last messages from each row, by the number of the pass that sent them.
+    forward: Vec<u64>,
+    backward: Vec<u64>,
+    newest: [Vec<u64>; 2],
+    ring: usize,
+    /// The chunks that a row's passes go through, over one period.
+    slots: Vec<usize>,
+    /// Where in the period each row's next forward and backward pass is.
+    places: [Vec<usize>; 2],
+}
+
+impl<'a> Run<'a> {
+    fn new(shape: Interleaving, times: &'a CellTimes) -> Self {
+        let p = shape.pipeline as usize;
+        // A message is read at most a group and a few rounds after it was sent.
+        let ring = (2 * (shape.group as usize + p) + 4).next_power_of_two();
+        Self {
+            times,
+            p,
+            chunks: u64::from(shape.chunks),
+            group: u64::from(shape.group),
+            warm_up: (0..shape.pipeline).map(|s| shape.warm_up(s)).collect(),
+            rows: vec![0; p],
+            first_start: vec![0; p],
+            chunk_end: vec![0; p * shape.chunks as usize],
+            forward: vec![0; p * ring],
+            backward: vec![0; p * ring],
+            newest: [vec![0; p], vec![0; p]],
+            ring,
+            slots: (0..shape.chunks as usize).flat_map(|slot| vec![slot; shape.group as usize]).collect(),
+            places: [vec![0; p], vec![0; p]],
+        }
+    }
+
+    const fn at(&self, row: usize, pass: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the ring")]
+        let place = pass as usize & (self.ring - 1);
+        row * self.ring + place
+    }
+
+    /// Which of a row's chunks its next forward (backward) pass goes through, counted from its first (last).
+    fn next_slot(&mut self, direction: usize, s: usize) -> usize {
+        let place = &mut self.places[direction][s];
+        let slot = self.slots[*place];
+        *place = if *place + 1 == self.slots.len() { 0 } else { *place + 1 };
+        slot
+    }
+
+    fn round(&mut self, s: usize, i: i64, passes: i64) {
+        let k = i + signed(self.warm_up[s]);
+        if (0..passes).contains(&k) {
+            self.forward_pass(s, unsigned(k));
+        }
+        if (0..passes).contains(&i) {
+            self.backward_pass(s, unsigned(i));
+        }
+    }
+
+    fn forward_pass(&mut self, s: usize, k: u64) {
+        let slot = self.next_slot(0, s);
+        let input = match (s, slot) {
+            (0, 0) => 0,
+            (0, _) => self.forward[self.at(self.p - 1, k - self.group)],
+            _ => self.forward[self.at(s - 1, k)],
+        };
+        let chunk = slot * self.p + s;
+        let start = self.rows[s].max(input);
+        if k == 0 {
+            self.first_start[s] = start;
+        }
+        let end = start + self.times.forward[chunk];
+        self.rows[s] = end;
+        if chunk + 1 < self.p * self.chunk_count() {
+            let sent = end.max(self.newest[0][s]) + self.times.forward_message[chunk];
+            self.newest[0][s] = sent;
+            let at = self.at(s, k);
+            self.forward[at] = sent;
+        }
+    }
+
+    fn backward_pass(&mut self, s: usize, k: u64) {
+        let last = self.chunk_count() - 1;
+        let slot = last - self.next_slot(1, s);
+        let input = match (s + 1 == self.p, slot == last) {
+            (true, true) => 0,
+            (true, false) => self.backward[self.at(0, k - self.group)],
+            (false, _) => self.backward[self.at(s + 1, k)],
+        };
+        let chunk = slot * self.p + s;
+        let end = self.rows[s].max(input) + self.times.backward[chunk];
+        self.rows[s] = end;
+        self.chunk_end[chunk] = end;
+        if chunk > 0 {
+            let sent = end.max(self.newest[1][s]) + self.times.backward_message[chunk - 1];
+            self.newest[1][s] = sent;
+            let at = self.at(s, k);
+            self.backward[at] = sent;
+        }
+    }
+
+    fn chunk_count(&self) -> usize {
+        self.chunk_end.len() / self.p
+    }
+
+    /// Everything that later passes depend on: rows, the newest message of each edge, and all that may be unread.
+    fn state(&self) -> impl Iterator<Item = u64> {
+        let mut unread = [self.forward.clone(), self.backward.clone()].concat();
+        // In the order of their ends: numbers of passes move on, ends stay ends.
+        for row in unread.chunks_mut(self.ring) {
+            row.sort_unstable_by_key(|end| std::cmp::Reverse(*end));
+        }
+        let recent = usize::try_from(self.group).expect("a group fits") + 2;
+        let unread = unread.chunks(self.ring).flat_map(|row| row[..recent].to_vec()).collect::<Vec<_>>();
+        let newest = self.newest.concat();
+        self.rows.clone().into_iter().chain(newest).chain(unread)
+    }
+
+    fn finish(self, skipped: u64) -> Ends {
+        let add = |ends: Vec<u64>| ends.into_iter().map(|end| end + skipped).collect::<Vec<_>>();
+        let newest = self.newest.iter().flatten().copied().max().unwrap_or(0);
+        Ends {
+            first_start: self.first_start,
+            row: add(self.rows),
+            chunk: add(self.chunk_end),
+            last_message: if newest > 0 { newest + skipped } else { 0 },
+        }
+    }
+}

@@ -1,0 +1,212 @@
+use ir::{Bytes, Schedule, VerifiedProgram};
+use rand::RngExt;
+
+use super::closed_form::ClosedForm;
+use super::recurrence::{Interleaving, gpipe, one_forward_one_backward};
+use super::*;
+use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
+use crate::testing::{
+    Interpreter, analytic, dgx, gpt3, plan, processor_time, random, random_case, small_model, workload,
+};
+
+/// Random times of passes and messages.
+fn random_times(rng: &mut rand_chacha::ChaCha8Rng, chunks: u32, uniform: bool) -> CellTimes {
+    let mut draw = |low: u64, high: u64| {
+        let one = rng.random_range(low..high);
+        (0..chunks).map(|_| if uniform { one } else { rng.random_range(low..high) }).collect::<Vec<_>>()
+    };
+    CellTimes {
+        forward: draw(50, 150),
+        backward: draw(100, 300),
+        backward_input: draw(50, 150),
+        backward_weight: draw(50, 150),
+        forward_message: draw(0, 60),
+        backward_message: draw(0, 60),
+    }
+}
+
+#[test]
+fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
+    let (mut regular, mut skipped) = (0, 0);
+    for seed in 0..600 {
+        let rng = &mut random(seed);
+        let (p, v) = (rng.random_range(1..6), rng.random_range(1..4));
+        let m = if seed % 10 == 0 { 60 * rng.random_range(1..6) } else { rng.random_range(1..40) };
+        let times = random_times(rng, p * v, seed % 2 == 0);
+        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward] {
+            let Ok(grid) = schedules::grid(&schedule, p, v, m) else { continue };
+            let order = Order::of(&grid, p * v).unwrap();
+            let (expect, _) = super::closed_form::by_grid(&grid, &order, p * v, &times);
+            for long in [false, true] {
+                let ends = match schedule {
+                    Schedule::GPipe if v == 1 => gpipe(m, &times, long),
+                    Schedule::OneForwardOneBackward => {
+                        let group = if v == 1 { 1 } else { group_size(p, m).unwrap() };
+                        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
+                        if !shape.is_regular() {
+                            continue;
+                        }
+                        one_forward_one_backward(shape, &times, long)
+                    }
+                    _ => continue,
+                };
+                regular += 1;
+                skipped += u32::from(long);
+                assert_eq!(ends, expect, "seed {seed}: {schedule:?} p {p} v {v} m {m} long {long}\n{times:?}");
+            }
+        }
+    }
+    assert!(regular > 1000 && skipped > 500, "{regular} {skipped}");
+}
+
+#[test]
+fn a_million_microbatches_cost_no_more_than_a_few() {
+    let m = 1 << 20;
+    let start = processor_time();
+    for v in [1, 2] {
+        let times = random_times(&mut random(7), 8 * v, false);
+        let group = if v == 1 { 1 } else { group_size(8, m).unwrap() };
+        let shape = Interleaving { pipeline: 8, chunks: v, microbatches: m, group };
+        let ends = one_forward_one_backward(shape, &times, true);
+        let busiest = (0..8usize)
+            .map(|s| (0..v as usize).map(|j| times.forward[j * 8 + s] + times.backward[j * 8 + s]).sum::<u64>())
+            .max()
+            .unwrap();
+        let bound = busiest * u64::from(m);
+        assert!(ends.row[0] >= bound && ends.row[0] < bound * 3 / 2, "{} against {bound}", ends.row[0]);
+    }
+    let time = processor_time() - start;
+    assert!(cfg!(debug_assertions) || time < 20_000_000, "{time} ns");
+}
+
+/// Bubble rates of uniform stages: (p-1)/(m+p-1) of 1F1B and GPipe, (p-1)/(vm+p-1) interleaved, with no transfers.
+#[test]
+fn bubbles_have_their_closed_forms() {
+    for (p, v, m) in [(2, 1, 4), (4, 1, 8), (8, 1, 64), (4, 2, 8), (4, 3, 16), (8, 4, 32), (1, 1, 3)] {
+        let times = CellTimes::uniform(p * v, [100, 200, 0, 0], 0);
+        let group = if v == 1 { 1 } else { p };
+        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
+        let ends = one_forward_one_backward(shape, &times, false);
+        let (p, v, m) = (u64::from(p), u64::from(v), u64::from(m));
+        assert_eq!(*ends.row.iter().max().unwrap(), 300 * (v * m + p - 1), "p {p} v {v} m {m}");
+        if v == 1 {
+            assert_eq!(gpipe(u32::try_from(m).unwrap(), &times, false).row[0], 300 * (m + p - 1));
+        }
+    }
+}
+
+/// On plans whose ranks are alike: equal to a simulation of the program on links that are not shared.
+#[test]
+fn closed_form_equals_the_carried_out_program() {
+    let (mut equal, mut schedules) = (0, [0; 4]);
+    for seed in 0..500 {
+        let (plan, model, work, cluster) = random_case(seed);
+        let cost = analytic(cluster);
+        let roles = crate::lower(&plan, &model, &work, cost.cluster()).unwrap().roles.len();
+        let closed = ClosedForm::new(&model, &work, &cost).evaluate(&plan).unwrap();
+        let carried = OnBackend::new(&model, &work, &cost, Interpreter::new(&cost)).evaluate(&plan).unwrap();
+        let say = format!("seed {seed}: {plan:#?}");
+        for (a, b) in closed.memory.iter().zip(&carried.memory) {
+            check_memory(a, b, crate_message_bytes(&plan, &model, &work), &say);
+        }
+        if roles != plan.stages.len() {
+            continue;
+        }
+        equal += 1;
+        schedules[match plan.schedule {
+            Schedule::GPipe => 0,
+            Schedule::OneForwardOneBackward => 1,
+            Schedule::ZeroBubbleH1 => 2,
+            Schedule::Explicit(_) => 3,
+        }] += 1;
+        assert_eq!(closed.iteration, carried.iteration, "{say}");
+        let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
+        assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
+    }
+    assert!(equal > 200 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
+}
+
+fn crate_message_bytes(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload) -> Bytes {
+    let layout = crate::layout::layout(plan);
+    ir::counts::message_bytes(ir::counts::Shape { model, workload: work, layout: &layout })
+}
+
+/// Equal but for boundary activations, of which the program holds what the times make it hold.
+fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, message: Bytes, say: &str) {
+    assert_eq!((closed.stage, closed.capacity), (carried.stage, carried.capacity), "{say}");
+    let part = |memory: &ir::StageMemory, name: &str| {
+        memory.parts.iter().find(|(part, _)| *part == name).map_or(0, |(_, bytes)| bytes.get())
+    };
+    for name in ["weights", "gradients", "optimizer-state", "reserve"] {
+        assert_eq!(part(closed, name), part(carried, name), "{name} {say}");
+    }
+    let without = |memory: &ir::StageMemory| memory.peak.get() - part(memory, "communication");
+    let apart = without(closed).abs_diff(without(carried));
+    assert!(apart <= 6 * message.get(), "peaks differ by {apart}: {closed:?} {carried:?} {say}");
+}
+
+#[test]
+fn gpt3_takes_microseconds() {
+    let (model, work) = (gpt3(), workload(2048, 1536));
+    let cost = analytic(dgx(128));
+    let mut closed = ClosedForm::new(&model, &work, &cost);
+    let mut plans = Vec::new();
+    for (chunks, recompute) in [(1, ir::Recompute::Selective), (3, ir::Recompute::None), (1, ir::Recompute::Full)] {
+        let mut one = plan(&model, &work, [16, 8, 8, chunks], Schedule::OneForwardOneBackward);
+        one.stages.iter_mut().for_each(|stage| stage.recompute = recompute);
+        plans.push(one);
+    }
+    let first = plans.iter().map(|plan| closed.evaluate(plan).unwrap()).collect::<Vec<_>>();
+    // The best of many short batches: a batch is seldom interrupted.
+    let mut best = std::time::Duration::MAX;
+    for _ in 0..200 {
+        let start = std::time::Instant::now();
+        for _ in 0..10 {
+            assert_eq!(closed.evaluate(&plans[0]).unwrap().iteration, first[0].iteration);
+        }
+        best = best.min(start.elapsed() / 10);
+    }
+    assert!(cfg!(debug_assertions) || best.as_nanos() < 20_000, "{best:?} an evaluation");
+    // Interleaving shortens, full recomputation lengthens: as in Narayanan et al. 2021 and Korthikanti et al. 2022.
+    assert!(first[1].iteration < first[0].iteration && first[0].iteration < first[2].iteration);
+    assert!(memory_problems(&first[0]).is_empty(), "{:?}", first[0].memory[0]);
+}
+
+#[test]
+fn illegal_plans_have_their_reasons() {
+    let (model, work) = (small_model(4), workload(32, 8));
+    let cost = analytic(dgx(1));
+    let mut wrong = plan(&model, &work, [4, 4, 2, 1], Schedule::OneForwardOneBackward);
+    wrong.microbatches = 3;
+    let no = ClosedForm::new(&model, &work, &cost).evaluate(&wrong).unwrap_err();
+    assert_eq!(no.reasons.len(), 2, "{:?}", no.reasons);
+    let no = OnBackend::new(&model, &work, &cost, Interpreter::new(&cost)).evaluate(&wrong).unwrap_err();
+    assert_eq!(no.reasons.len(), 2, "{:?}", no.reasons);
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let (model, work) = (gpt3(), workload(2048, 1536));
+    let cost = analytic(dgx(128));
+    let big = plan(&model, &work, [128, 8, 1, 1], Schedule::OneForwardOneBackward);
+    let prediction = ClosedForm::new(&model, &work, &cost).evaluate(&big).unwrap();
+    let problems = memory_problems(&prediction);
+    assert_eq!(problems.len(), 1);
+    let text = problems[0].to_string();
+    assert!(text.starts_with("stage 0: needs ") && text.contains("GiB of 80.0 during"), "{text}");
+    assert!(text.contains("gradients") && text.contains("in flight"), "{text}");
+}
+
+#[test]
+fn dry_run_and_program_agree_on_zero_bubble() {
+    // The same numbers from three sides: paper, dry run, program.
+    let (p, m) = (4u32, 12u32);
+    let grid = schedules::grid(&Schedule::ZeroBubbleH1, p, 1, m).unwrap();
+    let order = Order::of(&grid, p).unwrap();
+    let run = dry_run(&grid, p, &order, &CellTimes::uniform(p, [100, 200, 100, 100], 0));
+    assert_eq!(run.makespan(), u64::from(m) * 300 + u64::from(p - 1) * 100);
+    let (model, work) = (small_model(4), workload(32, 12));
+    let plan = plan(&model, &work, [1, 1, p, 1], Schedule::ZeroBubbleH1);
+    let program = crate::lower(&plan, &model, &work, &dgx(1)).unwrap();
+    assert!(VerifiedProgram::new(program).is_ok());
+}

@@ -1,0 +1,42 @@
+//! The plan that the user wrote.
+
+use ir::{Candidate, Infeasible, Plan};
+
+use super::{Planner, Progress, Question, misfit};
+use crate::evaluate::Evaluator;
+
+/// Decides for the plan that it was given.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Manual {
+    plan: Plan,
+}
+
+impl Manual {
+    /// The plan.
+    #[must_use]
+    pub const fn new(plan: Plan) -> Self {
+        Self { plan }
+    }
+}
+
+impl Planner for Manual {
+    /// One candidate, whether it fits into memory or not: what was asked for was a prediction.
+    fn plan(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        _budget: u64,
+        progress: Progress<'_>,
+    ) -> Result<Vec<Candidate>, Infeasible> {
+        let evaluation = evaluator.evaluate(&self.plan).map_err(|mut no| {
+            if no.nearest.is_empty() {
+                no.nearest = crate::nearest(&self.plan, ask.model, ask.workload, ask.cluster);
+            }
+            no
+        })?;
+        progress(1, Some((&self.plan, &evaluation)));
+        let mut reasons = vec!["what was written".to_owned()];
+        reasons.extend(misfit(&evaluation));
+        Ok(vec![Candidate { plan: self.plan.clone(), evaluation: Ok(evaluation), reasons }])
+    }
+}

@@ -1,0 +1,84 @@
+use ir::{Recompute, Schedule, ZeroStage};
+
+use super::*;
+use crate::evaluate::ClosedForm;
+use crate::testing::{analytic, dgx, gpt3, plan, small_model, workload};
+
+fn ask<'a>(model: &'a Model, workload: &'a Workload, cost: &'a cost::CostModel) -> Question<'a> {
+    Question { model, workload, cluster: cost.cluster() }
+}
+
+#[test]
+fn megatron_plans_gpt3_as_its_authors_did() {
+    let (model, work) = (gpt3(), workload(2048, 1536));
+    let cost = analytic(dgx(128));
+    let mut calls = 0;
+    let found = Megatron::default()
+        .plan(&ask(&model, &work, &cost), &mut ClosedForm::new(&model, &work, &cost), 10_000, &mut |used, best| {
+            calls += 1;
+            assert_eq!(used, calls);
+            assert!(best.is_none_or(|(_, prediction)| fits(prediction)));
+        })
+        .unwrap();
+    let best = &found[0];
+    // Narayanan et al. 2021, table 1: tensor 8, pipeline 12 (without sharded optimizer state or selective recomputation).
+    assert_eq!(best.plan.tensor, 8, "{:?}", best.plan);
+    assert!((2..=16).contains(&best.plan.pipeline()), "{:?}", best.plan);
+    assert!(best.plan.sequence_parallel && best.plan.zero == ZeroStage::Zero1 && best.plan.overlap_gradients);
+    assert!(fits(best.evaluation.as_ref().unwrap()));
+    assert!(found.len() > 3, "{}", found.len());
+    for pair in found.windows(2) {
+        let [a, b] = [&pair[0], &pair[1]].map(|c| c.evaluation.as_ref().unwrap());
+        assert!(!fits(b) || a.iteration <= b.iteration);
+        assert!(!pair[1].reasons.is_empty());
+    }
+    let reasons = found.iter().flat_map(|c| &c.reasons).cloned().collect::<Vec<_>>().join("\n");
+    for words in ["fastest of ", "% slower: bubble", "does not fit: stage 0 needs", "GiB of 80.0"] {
+        assert!(reasons.contains(words), "{words} in\n{reasons}");
+    }
+}
+
+#[test]
+fn small_models_stay_data_parallel() {
+    let (model, work) = (small_model(4), workload(512, 64));
+    let cost = analytic(dgx(1));
+    let found = Megatron::default()
+        .plan(&ask(&model, &work, &cost), &mut ClosedForm::new(&model, &work, &cost), 1000, &mut |_, _| {})
+        .unwrap();
+    let best = &found[0].plan;
+    assert_eq!((best.data, best.tensor, best.pipeline()), (8, 1, 1));
+    assert!(best.stages.iter().all(|stage| stage.recompute == Recompute::None));
+}
+
+#[test]
+fn what_fits_nowhere_has_the_closest_and_its_stage() {
+    let (model, work) = (gpt3(), workload(2048, 8));
+    let cost = analytic(dgx(1));
+    let no = Megatron::default()
+        .plan(&ask(&model, &work, &cost), &mut ClosedForm::new(&model, &work, &cost), 1000, &mut |_, _| {})
+        .unwrap_err();
+    let text = no.reasons[0].to_string();
+    assert!(text.contains("none fits into memory; the closest") && text.contains("GiB of 80.0"), "{text}");
+    // A budget that runs out is said.
+    let no = Megatron::default()
+        .plan(&ask(&model, &work, &cost), &mut ClosedForm::new(&model, &work, &cost), 2, &mut |_, _| {})
+        .unwrap_err();
+    assert!(no.reasons.iter().any(|reason| reason.to_string().contains("budget of 2")), "{:?}", no.reasons);
+}
+
+#[test]
+fn manual_says_what_was_written_and_what_is_near() {
+    let (model, work) = (small_model(8), workload(32, 8));
+    let cost = analytic(dgx(1));
+    let mut closed = ClosedForm::new(&model, &work, &cost);
+    let good = plan(&model, &work, [2, 2, 2, 1], Schedule::GPipe);
+    let found = Manual::new(good.clone()).plan(&ask(&model, &work, &cost), &mut closed, 1, &mut |_, _| {}).unwrap();
+    assert_eq!((found.len(), &found[0].plan, found[0].reasons[0].as_str()), (1, &good, "what was written"));
+    let mut bad = good;
+    bad.tensor = 3;
+    let no = Manual::new(bad).plan(&ask(&model, &work, &cost), &mut closed, 1, &mut |_, _| {}).unwrap_err();
+    assert!(no.reasons.len() >= 3 && !no.nearest.is_empty(), "{no:?}");
+    for near in no.nearest {
+        assert!(crate::legal(&near, &model, &work, cost.cluster()).is_empty());
+    }
+}

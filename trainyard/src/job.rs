@@ -1,0 +1,126 @@
+//! A scenario ready to be worked on: its cost model, its plan, its program.
+
+use std::sync::Arc;
+
+use cost::{Calibration, CostModel};
+use ir::{Backend as _, Candidate, Infeasible, Plan, Prediction, Timeline, VerifiedProgram};
+use reports::Metrics;
+use sim::Simulator;
+
+use crate::Error;
+use crate::facts;
+use crate::error::InputError;
+use crate::progress::Context;
+use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName};
+use crate::source::Sources;
+
+/// Calibrations of the catalog.
+const CALIBRATIONS: [(&str, &str); 4] = [
+    ("catalog/calibration/a100.toml", include_str!("../../catalog/calibration/a100.toml")),
+    ("catalog/calibration/h100.toml", include_str!("../../catalog/calibration/h100.toml")),
+    ("catalog/calibration/v100.toml", include_str!("../../catalog/calibration/v100.toml")),
+    ("catalog/calibration/cpu.toml", include_str!("../../catalog/calibration/cpu.toml")),
+];
+
+/// The calibrations of the catalog.
+///
+/// # Panics
+/// If one of the embedded files is wrong, which a test excludes.
+#[must_use]
+pub fn calibrations() -> Vec<Calibration> {
+    let read = |(file, text): (&str, &str)| {
+        Calibration::from_toml(text, file).unwrap_or_else(|problems| panic!("{file} is wrong: {problems:?}"))
+    };
+    CALIBRATIONS.into_iter().map(read).collect()
+}
+
+/// The cost model of a scenario. `measured` takes the place of the catalog's calibration of the same name, unless the
+/// scenario names a file of its own.
+pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Result<CostModel, Error> {
+    let scenario = &loaded.scenario;
+    let cluster = scenario.cluster.clone();
+    let result = match &scenario.cost {
+        CostChoice::PassTable(table) => CostModel::with_pass_table(cluster, table.clone()),
+        CostChoice::Calibration { file } => {
+            let mut all: Vec<Calibration> = Vec::new();
+            if let Some((name, text)) = file {
+                all.push(Calibration::from_toml(text, name).map_err(|problems| {
+                    let mut sources = loaded.sources.clone();
+                    sources.add(name.clone(), text.clone());
+                    Error::Input(InputError { problems, sources })
+                })?);
+            }
+            all.extend(measured.cloned());
+            all.extend(calibrations());
+            // The first of a name counts.
+            let mut names: Vec<String> = Vec::new();
+            all.retain(|calibration| {
+                let first = !names.contains(&calibration.name);
+                names.push(calibration.name.clone());
+                first
+            });
+            CostModel::new(cluster, all)
+        }
+    };
+    result.map_err(|problems| loaded.error(problems))
+}
+
+/// What was decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    pub(crate) policy: &'static str,
+    pub(crate) plan: Plan,
+    pub(crate) prediction: Prediction,
+    pub(crate) reasons: Vec<String>,
+    pub(crate) others: Vec<Candidate>,
+}
+
+/// A scenario with its cost model.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) loaded: &'a Loaded,
+    pub(crate) cost: CostModel,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(loaded: &'a Loaded, measured: Option<&Calibration>) -> Result<Self, Error> {
+        Ok(Self { loaded, cost: cost_model(loaded, measured)? })
+    }
+    /// The plan: the one written, or the one that the policy chooses.
+    pub(crate) fn decide(&self, context: &Context<'_>) -> Result<Decision, Error> {
+        match &self.loaded.scenario.plan {
+            PlanChoice::Written(plan) => crate::policy::manual(self, plan, context),
+            PlanChoice::Policy(PolicyName::Megatron, keys) => crate::policy::megatron(self, keys, context),
+        }
+    }
+    /// An error of reasons, with the places of the keys that they are about.
+    pub(crate) fn infeasible(&self, infeasible: Infeasible) -> Error {
+        let reasons = self.loaded.place(infeasible.reasons);
+        let sources: Sources = self.loaded.sources.clone();
+        Error::Infeasible { infeasible: Box::new(Infeasible { reasons, ..infeasible }), sources }
+    }
+    /// The verified program of a plan.
+    pub(crate) fn program(&self, plan: &Plan) -> Result<Arc<VerifiedProgram>, Error> {
+        let scenario = &self.loaded.scenario;
+        let lowered = sched::lower(plan, &scenario.model, &scenario.workload, &scenario.cluster);
+        let program = lowered.map_err(|reasons| self.infeasible(Infeasible { reasons, nearest: Vec::new() }))?;
+        let verified = VerifiedProgram::new(program).map_err(|reasons| {
+            self.infeasible(Infeasible { reasons, nearest: Vec::new() })
+        })?;
+        Ok(Arc::new(verified))
+    }
+    /// One simulated iteration.
+    pub(crate) fn simulate(&self, program: &Arc<VerifiedProgram>) -> Result<Timeline, Error> {
+        let mut simulator = Simulator::new(self.cost.clone());
+        let refused = simulator.unsupported(program);
+        if !refused.is_empty() {
+            return Err(self.loaded.error(refused));
+        }
+        simulator.load(Arc::clone(program))?;
+        Ok(simulator.iterate(0)?.timeline)
+    }
+    /// The numbers of a timeline of a plan's program.
+    pub(crate) fn metrics(&self, plan: &Plan, program: &VerifiedProgram, timeline: &Timeline) -> Metrics {
+        Metrics::of(program, timeline, Some(facts::rate(&self.loaded.scenario, plan)), &facts::capacity(&self.loaded.scenario, plan))
+    }
+}

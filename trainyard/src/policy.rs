@@ -1,0 +1,149 @@
+//! Who decides: the seam between scenarios and the scheduler's policies.
+
+use ir::{Candidate, Evaluation, Infeasible, Plan, Problem, Schedule, StagePlan};
+use sched::{ClosedForm, Evaluator, Manual, Megatron, OnBackend, Planner, Question};
+use sim::Simulator;
+
+use crate::Error;
+use crate::job::{Decision, Job};
+use crate::progress::Context;
+use crate::scenario::{PlanKeys, PolicyName};
+
+/// Evaluations of one decision. The rules of thumb try some hundreds.
+const BUDGET: u64 = 20_000;
+
+/// The plan that was written, if it is legal, whether it fits or not.
+pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
+    let scenario = &job.loaded.scenario;
+    let simulator = Simulator::new(job.cost.clone());
+    let mut evaluator = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
+    decide(job, "manual", &Manual::new(plan.clone()), &mut evaluator, context, |plan| plan)
+}
+
+/// The plan of the rules of thumb, with the keys that were written held fast.
+pub(crate) fn megatron(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let scenario = &job.loaded.scenario;
+    let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
+    let mut evaluator = Constrained { keys, global_batch: scenario.workload.global_batch, inner };
+    let batch = scenario.workload.global_batch;
+    decide(job, PolicyName::Megatron.name(), &Megatron::default(), &mut evaluator, context, |plan| hold(keys, &plan, batch))
+}
+
+fn decide(
+    job: &Job<'_>,
+    policy: &'static str,
+    planner: &dyn Planner,
+    evaluator: &mut dyn Evaluator,
+    context: &Context<'_>,
+    held: impl Fn(Plan) -> Plan,
+) -> Result<Decision, Error> {
+    let scenario = &job.loaded.scenario;
+    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
+    let mut stopped = Ok(());
+    let candidates = planner.plan(&ask, evaluator, BUDGET, &mut |done, best| {
+        let note = best.map_or_else(String::new, |(_, p)| format!("best {:.1} ms", p.iteration.seconds() * 1e3));
+        if stopped.is_ok() {
+            stopped = context.step("plan", done, 0, note);
+        }
+    });
+    stopped?;
+    let candidates = candidates.map_err(|infeasible| job.infeasible(infeasible))?;
+    // Plans that differ only in what is held fast are one plan.
+    let mut distinct: Vec<Candidate> = Vec::with_capacity(candidates.len());
+    for candidate in candidates {
+        let plan = held(candidate.plan);
+        if distinct.iter().all(|known| known.plan != plan) {
+            distinct.push(Candidate { plan, ..candidate });
+        }
+    }
+    let mut distinct = distinct.into_iter();
+    let chosen = distinct.next().expect("a planner that finds nothing says why");
+    let prediction = chosen.evaluation.map_err(|infeasible| job.infeasible(infeasible))?;
+    Ok(Decision { policy, plan: chosen.plan, prediction, reasons: chosen.reasons, others: distinct.collect() })
+}
+
+/// Why a prediction's plan does not fit, with a plan that would; `None` if it fits.
+pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Context<'_>) -> Option<Error> {
+    let reasons = sched::memory_problems(prediction);
+    if reasons.is_empty() {
+        return None;
+    }
+    let nearest = megatron(job, &PlanKeys::default(), context).map(|decision| vec![decision.plan]).unwrap_or_default();
+    Some(job.infeasible(Infeasible { reasons, nearest }))
+}
+
+/// Evaluates what is asked with the written keys held fast. What a policy searches over (degrees, chunks, microbatch
+/// size) is refused where it differs; what it only sets is replaced.
+struct Constrained<'a, E> {
+    keys: &'a PlanKeys,
+    global_batch: u32,
+    inner: E,
+}
+
+impl<E: Evaluator> Evaluator for Constrained<'_, E> {
+    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
+        let refusals = refusals(self.keys, plan);
+        if refusals.is_empty() {
+            self.inner.evaluate(&hold(self.keys, plan, self.global_batch))
+        } else {
+            Err(Infeasible { reasons: refusals, nearest: Vec::new() })
+        }
+    }
+}
+
+/// Sizes of a microbatch that the policy tries; another one is held fast where it tries 1.
+const TRIED_SIZES: [u32; 4] = [1, 2, 4, 8];
+
+fn refusals(keys: &PlanKeys, plan: &Plan) -> Vec<Problem> {
+    let listed = keys.layers_per_stage.as_ref();
+    let pipeline = keys.pipeline.or_else(|| listed.and_then(|stages| u32::try_from(stages.len()).ok()));
+    // A schedule that says nothing of chunks means one.
+    let chunks = keys.chunks_per_stage.or_else(|| {
+        let first = listed.and_then(|stages| stages.first()).and_then(|chunks| u32::try_from(chunks.len()).ok());
+        first.or(keys.schedule.as_ref().map(|_| 1))
+    });
+    let size = keys.microbatch_size.map(|size| if TRIED_SIZES.contains(&size) { size } else { 1 });
+    let wanted = [
+        ("tensor", keys.tensor, plan.tensor),
+        ("pipeline", pipeline, plan.pipeline()),
+        ("chunks_per_stage", chunks, plan.chunks_per_stage()),
+        ("microbatch_size", size, plan.microbatch_size),
+    ];
+    let differs = wanted.into_iter().filter_map(|(key, wanted, found)| Some((key, wanted.filter(|w| *w != found)?)));
+    differs
+        .map(|(key, wanted)| {
+            Problem::new(format!("plan.{key}"), format!("the policy found no plan with {key} = {wanted}"))
+                .hint("tensor groups stay inside a domain, stages hold equal layers, and the batch divides; policy = \"manual\" takes any plan")
+        })
+        .collect()
+}
+
+/// The plan with every written key held fast.
+fn hold(keys: &PlanKeys, plan: &Plan, global_batch: u32) -> Plan {
+    let mut plan = plan.clone();
+    if let Some(layers) = &keys.layers_per_stage {
+        let recompute = plan.stages.first().map_or(ir::Recompute::None, |stage| stage.recompute);
+        plan.stages = layers.iter().map(|layers| StagePlan { layers: layers.clone(), recompute }).collect();
+    }
+    match keys.recompute.as_deref() {
+        Some([one]) => plan.stages.iter_mut().for_each(|stage| stage.recompute = *one),
+        Some(many) => plan.stages.iter_mut().zip(many).for_each(|(stage, recompute)| stage.recompute = *recompute),
+        None => {}
+    }
+    plan.data = keys.data.unwrap_or(plan.data);
+    plan.microbatch_size = keys.microbatch_size.unwrap_or(plan.microbatch_size);
+    let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
+    let microbatches = u32::try_from(u64::from(global_batch) / step.max(1)).unwrap_or(1).max(1);
+    plan.microbatches = keys.microbatches.unwrap_or(microbatches);
+    plan.sequence_parallel = keys.sequence_parallel.unwrap_or(plan.sequence_parallel);
+    if let Some(schedule) = &keys.schedule {
+        plan.schedule = Schedule::clone(schedule);
+    }
+    plan.zero = keys.zero.unwrap_or(plan.zero);
+    plan.overlap_gradients = keys.overlap_gradients.unwrap_or(plan.overlap_gradients);
+    plan.collective = keys.collective.unwrap_or(plan.collective);
+    if let Some(placement) = &keys.placement {
+        plan.placement.clone_from(placement);
+    }
+    plan
+}

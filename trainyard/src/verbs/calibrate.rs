@@ -1,0 +1,69 @@
+//! `calibrate`: this machine's CPU, measured for the simulator.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use exec::measure::MeasureOptions;
+
+use crate::results::{CalibrateReport, ClassFit, Header};
+use crate::{Context, Error};
+
+/// How long measuring may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// Some seconds.
+    Quick,
+    /// Under a minute.
+    Full,
+}
+
+/// The calibration that CPU workers of the catalog name.
+const NAME: &str = "cpu";
+
+/// Measures matrix products, streaming kernels, attention, copies, collectives and dispatch on this machine, in under a
+/// minute, and fits a calibration.
+///
+/// # Errors
+/// [`Error::Interrupted`].
+pub fn calibrate(context: &Context<'_>) -> Result<CalibrateReport, Error> {
+    report(Effort::Full, context)
+}
+
+pub(crate) fn report(effort: Effort, context: &Context<'_>) -> Result<CalibrateReport, Error> {
+    let begun = Instant::now();
+    let measurements = measure(effort, context)?;
+    let (calibration, fit) = cost::fit(&measurements, NAME).map_err(|problems| {
+        Error::Input(crate::InputError { problems, sources: crate::source::Sources::default() })
+    })?;
+    let classes = fit.classes.into_iter().map(|class| ClassFit {
+        class: class.class,
+        points: class.points,
+        median_error: class.median_error,
+        worst_error: class.worst_error,
+        dispersion: class.dispersion,
+    });
+    Ok(CalibrateReport {
+        header: Header::new("calibrate", ""),
+        elapsed_s: begun.elapsed().as_secs_f64(),
+        measurements: measurements.len(),
+        cross_validation: classes.collect(),
+        calibration_toml: calibration.to_toml(),
+    })
+}
+
+fn measure(effort: Effort, context: &Context<'_>) -> Result<Vec<ir::Measurement>, Error> {
+    let options = match effort {
+        Effort::Quick => MeasureOptions { per_kernel: Duration::from_millis(2), repetitions: 5, quick: true },
+        Effort::Full => MeasureOptions::default(),
+    };
+    let mut progress = |what: &str, share: f64| {
+        // Shares are of 1; the meter counts in thousandths.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
+        let done = (share.clamp(0.0, 1.0) * 1000.0) as u64;
+        match context.step("calibrate", done, 1000, what) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    };
+    exec::measure::measure(&options, &mut progress).ok_or(Error::Interrupted)
+}

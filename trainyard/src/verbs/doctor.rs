@@ -1,0 +1,77 @@
+//! `doctor`: what this machine can do and what stands in the way.
+
+use crate::catalog::Catalog;
+use crate::results::{DoctorReport, Finding, FindingState, Header};
+
+/// The thread-CPU clock of emulated devices must resolve far less than an instruction.
+const FINE_CLOCK_US: u128 = 50;
+
+/// Looks at the machine. Nothing that it finds is an error.
+#[must_use]
+pub fn doctor() -> DoctorReport {
+    let findings = vec![cores(), build(), clock(), folder(), catalog()];
+    DoctorReport { header: Header::new("doctor", ""), findings }
+}
+
+fn finding(subject: &'static str, state: FindingState, message: impl Into<String>) -> Finding {
+    Finding { subject, state, message: message.into() }
+}
+
+/// Cores that the process may use.
+pub(crate) fn available_cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
+}
+
+fn cores() -> Finding {
+    match available_cores() {
+        1 => finding("cores", FindingState::Warning, "1 core: runs of several ranks are oversubscribed unless devices are emulated"),
+        n => finding("cores", FindingState::Good, format!("{n} cores: runs of up to {n} ranks, or more emulated ones, are timed fairly")),
+    }
+}
+
+fn build() -> Finding {
+    if cfg!(debug_assertions) {
+        finding("build", FindingState::Warning, "a debug build: training is many times slower; use --release")
+    } else {
+        finding("build", FindingState::Good, "a release build")
+    }
+}
+
+fn clock() -> Finding {
+    let steps = (0..100).map(|_| {
+        let start = std::time::Instant::now();
+        loop {
+            let step = start.elapsed();
+            if !step.is_zero() {
+                return step;
+            }
+        }
+    });
+    let finest = steps.min().unwrap_or_default();
+    let message = format!("the monotonic clock steps by {} ns", finest.as_nanos());
+    let state = if finest.as_micros() > FINE_CLOCK_US { FindingState::Bad } else { FindingState::Good };
+    finding("clock", state, message)
+}
+
+fn folder() -> Finding {
+    match tempfile::NamedTempFile::new_in(".") {
+        Ok(_) => finding("folder", FindingState::Good, "the working folder can be written"),
+        Err(error) => {
+            let message = format!("the working folder cannot be written ({error}): give --out and --json elsewhere");
+            finding("folder", FindingState::Warning, message)
+        }
+    }
+}
+
+fn catalog() -> Finding {
+    let catalog = Catalog::embedded();
+    let count = |n: usize, what: &str| format!("{n} {what}");
+    let parts = [
+        count(catalog.devices.len(), "devices"),
+        count(catalog.links.len(), "links"),
+        count(catalog.nodes.len(), "nodes"),
+        count(catalog.models.len(), "models"),
+        count(crate::job::calibrations().len(), "calibrations"),
+    ];
+    finding("catalog", FindingState::Good, parts.join(", "))
+}

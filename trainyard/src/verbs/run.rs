@@ -1,0 +1,104 @@
+//! `run`: real training on this machine's cores.
+
+use std::sync::Arc;
+
+use exec::data::generate;
+use exec::runtime::{CpuBackend, CpuOptions};
+use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram};
+use sched::StaticController;
+
+use crate::job::{Decision, Job};
+use crate::results::{Header, PlanSummary, RunReport};
+use crate::scenario::{DataChoice, Loaded};
+use crate::verbs::doctor::available_cores;
+use crate::{Context, Error};
+
+/// Iterations whose times are not used, while caches and allocators settle.
+const WARM_UP: u32 = 3;
+/// Timelines kept for comparisons; a long run's last ones say the same as all.
+const KEPT: usize = 32;
+/// Bytes of generated text: some thousand sequences of a small model, so that no sentence is seen often.
+const GENERATED_BYTES: usize = 1 << 20;
+
+/// Trains a scenario's plan for its iterations.
+///
+/// # Errors
+/// [`Error::Input`] with every reason why this machine's cores cannot, [`Error::Run`] with what stopped it.
+pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
+    let job = Job::new(loaded, None)?;
+    let decision = job.decide(context)?;
+    let program = job.program(&decision.plan)?;
+    report(&job, &decision, &program, context)
+}
+
+pub(crate) fn report(
+    job: &Job<'_>,
+    decision: &Decision,
+    program: &Arc<VerifiedProgram>,
+    context: &Context<'_>,
+) -> Result<RunReport, Error> {
+    let scenario = &job.loaded.scenario;
+    let options = CpuOptions { interrupt: Arc::clone(&context.interrupt), ..CpuOptions::default() };
+    let mut backend = CpuBackend::new(scenario.cluster.clone(), corpus(job.loaded)?, options);
+    let refused = backend.unsupported(program);
+    if !refused.is_empty() {
+        return Err(job.loaded.error(refused));
+    }
+    let iterations = scenario.workload.iterations;
+    // A short run keeps at least half of its iterations.
+    let warm_up_iterations = WARM_UP.min(iterations / 2);
+    let (mut loss, mut gradient_norm, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    let mut timelines: Vec<Timeline> = Vec::new();
+    let mut observe = |iteration: u64, outcome: &IterationOutcome| {
+        loss.extend(outcome.loss);
+        gradient_norm.extend(outcome.gradient_norm);
+        if iteration >= u64::from(warm_up_iterations) {
+            let (begin, end) = reports::metrics::bounds(&outcome.timeline);
+            times.push((end - begin) as f64 * 1e-6);
+            if timelines.len() == KEPT {
+                timelines.remove(0);
+            }
+            timelines.push(outcome.timeline.clone());
+        }
+        let note = outcome.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}"));
+        context.step("train", iteration + 1, u64::from(iterations), note).is_ok()
+    };
+    context.step("train", 0, u64::from(iterations), "")?;
+    sched::drive(&mut backend, Arc::clone(program), u64::from(iterations), &mut StaticController, &mut observe)?;
+    let (iteration_ms, iteration_dispersion) = median_and_dispersion(&times);
+    let tokens = scenario.workload.tokens_per_iteration() as f64;
+    Ok(RunReport {
+        header: Header::new("run", &scenario.name),
+        plan: PlanSummary::of(&decision.plan),
+        iterations,
+        warm_up_iterations,
+        iteration_ms,
+        iteration_dispersion,
+        loss,
+        gradient_norm,
+        tokens_per_second: tokens / (iteration_ms * 1e-3),
+        oversubscribed: backend.oversubscribed(),
+        cores: available_cores(),
+        program_digest: format!("{:016x}", program.digest()),
+        timelines,
+        decided: decision.plan.clone(),
+        program: Arc::clone(program),
+    })
+}
+
+/// The bytes to train on.
+fn corpus(loaded: &Loaded) -> Result<Vec<u8>, Error> {
+    match &loaded.scenario.data {
+        DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES)),
+        DataChoice::File { path } => {
+            std::fs::read(path).map_err(|e| Error::files(path.as_ref(), format!("cannot read the text to train on: {e}")))
+        }
+    }
+}
+
+/// Median, and half the distance between the quartiles over it.
+fn median_and_dispersion(times: &[f64]) -> (f64, f64) {
+    let at = |share| reports::compare::statistics::quantile(times.to_vec(), share).unwrap_or(0.0);
+    let median = at(0.5);
+    (median, if median > 0.0 { (at(0.75) - at(0.25)) / 2.0 / median } else { 0.0 })
+}
