@@ -3,20 +3,21 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use owo_colors::OwoColorize as _;
 use trainyard::results::{
     CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, MemorySummary, PlanReport, PredictionSummary,
     QuickstartReport, RunReport, SimulateReport,
 };
 
+/// A line under the header and nothing else.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// Rows of a table that are shown before it is cut.
 const MOST_ROWS: usize = 16;
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(header.to_vec());
+    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic).set_header(header.to_vec());
     table
 }
 

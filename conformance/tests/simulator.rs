@@ -120,3 +120,39 @@ fn a_shared_nic_is_shared() {
     });
     assert!(found || std::env::var(trainyard_conformance::dice::SEED_VARIABLE).is_ok(), "no message was ever stretched");
 }
+
+/// The check of timelines finds what it is there to find: each of these breaks one rule of a sound timeline.
+#[test]
+fn a_broken_timeline_is_found_out() {
+    let case = (0..).map(|seed| Case::spread(seed, 16)).find(|case| case.plan.pipeline() > 1 && case.plan.data > 1);
+    let case = case.expect("some case of messages and collectives");
+    let program = case.program(Folding::Flat);
+    let sound = simulate(&program, &case.cluster);
+    let place = |wanted: fn(&Op) -> bool| {
+        let of = |role: usize| program.roles[role].instructions().iter().position(|instruction| wanted(&instruction.op));
+        (0..program.roles.len()).find_map(|role| Some((role, of(role)?))).expect("an instruction of this kind")
+    };
+    let send = place(|op| matches!(op, Op::Send { .. }));
+    let collective = place(|op| matches!(op, Op::Collective { .. }));
+    let last = sound.lanes[0].spans.len() - 1;
+    let moment = ir::SimTime::from_nanoseconds;
+    let breaks: [(&str, &dyn Fn(&mut Timeline)); 6] = [
+        ("a span is missing", &|t| drop(t.lanes[0].spans.pop())),
+        ("a span ends before it starts", &|t| t.lanes[0].spans[last].end = moment(0)),
+        ("an instruction does not wait", &|t| t.lanes[0].spans[last].issued = moment(0)),
+        ("spans are in another order", &|t| t.lanes[0].spans.swap(0, last)),
+        ("a message arrives before it is sent", &|t| {
+            let span = &mut t.lanes[send.0].spans[send.1];
+            (span.issued, span.start, span.end) = (sound.end(), sound.end(), sound.end());
+        }),
+        ("a member of a collective comes late", &|t| {
+            let span = &mut t.lanes[collective.0].spans[collective.1];
+            (span.issued, span.start, span.end) = (sound.end(), sound.end(), sound.end());
+        }),
+    ];
+    for (words, change) in breaks {
+        let mut broken = sound.clone();
+        change(&mut broken);
+        assert!(!broken.faults(&program, ir::SimDuration::ZERO).is_empty(), "nobody noticed that {words}");
+    }
+}

@@ -62,13 +62,27 @@ fn decide(
     Ok(Decision { policy, plan: chosen.plan, prediction, reasons: chosen.reasons, others: distinct.collect() })
 }
 
-/// Why a prediction's plan does not fit, with a plan that would; `None` if it fits.
+/// Why a prediction's plan does not fit, with one that does, or why the rules of thumb find none; `None` if it fits.
 pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Context<'_>) -> Option<Error> {
-    let reasons = sched::memory_problems(prediction);
+    let mut reasons = sched::memory_problems(prediction);
     if reasons.is_empty() {
         return None;
     }
-    let nearest = megatron(job, &PlanKeys::default(), context).map(|decision| vec![decision.plan]).unwrap_or_default();
+    for reason in &mut reasons {
+        // In the words of a scenario, so that the reason stands where the plan is written.
+        if let Some(stage) = reason.subject.strip_prefix("stage ") {
+            reason.message = format!("stage {stage} {}", reason.message);
+            reason.subject = format!("plan.stages[{stage}]");
+        }
+    }
+    let nearest = match megatron(job, &PlanKeys::default(), context) {
+        Ok(decision) => vec![decision.plan],
+        Err(Error::Infeasible { infeasible, .. }) => {
+            reasons.extend(infeasible.reasons.into_iter().take(1));
+            Vec::new()
+        }
+        Err(other) => return Some(other),
+    };
     Some(job.infeasible(Infeasible { reasons, nearest }))
 }
 

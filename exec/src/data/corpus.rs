@@ -49,7 +49,7 @@ pub fn generate(seed: u64, bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Appends a sentence: [time,] actor action object [place] [and action object] [, says actor].
+/// Appends a sentence: perhaps a time; actor, action, object; perhaps a place; perhaps a second clause or the speaker.
 fn sentence(random: &mut ChaCha8Rng, text: &mut String) {
     let start = text.len();
     if random.random_range(0..3) == 0 {

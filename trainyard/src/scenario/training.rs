@@ -30,11 +30,7 @@ pub(super) fn read(root: &Table<'_>, cluster: Option<&Cluster>, seed: u64) -> Op
     if let (Some(value), Some(precision), Some(cluster)) = (&written, precision, cluster) {
         check_support(value, precision, cluster);
     }
-    let attention = match table.get("attention") {
-        Some(value) => value.choice(&KERNELS),
-        None if precision == Some(Precision::Fp32) => Some(AttentionKernel::Plain),
-        None => Some(AttentionKernel::Fused),
-    };
+    let attention = table.get("attention").map_or(Some(AttentionKernel::Fused), |v| v.choice(&KERNELS));
     let vocabulary_divisor = table.get("vocabulary_divisor").map_or(Some(VOCABULARY_DIVISOR), |v| bounded(v, 1 << 20));
     let optimizer = table.table("optimizer").map_or(Some(AdamW::default()), |t| optimizer(&t));
     table.finish();
