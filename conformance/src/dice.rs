@@ -2,6 +2,8 @@
 
 /// The environment variable that reruns one seed of every swarm: `TRAINYARD_SEED=17 cargo test …`.
 pub const SEED_VARIABLE: &str = "TRAINYARD_SEED";
+/// The environment variable that makes every swarm so large: `TRAINYARD_SEEDS=10000 cargo test …`.
+pub const COUNT_VARIABLE: &str = "TRAINYARD_SEEDS";
 
 /// SplitMix64 (Steele, Lea and Flood 2014): every seed is a good one, zero included.
 #[derive(Debug)]
@@ -57,12 +59,14 @@ impl Dice {
     }
 }
 
-/// Runs `case` on seeds `0..count`, or on the one that [`SEED_VARIABLE`] names; says which seed failed.
+/// Runs `case` on seeds `0..count` (or as many as [`COUNT_VARIABLE`] says), or on the one that [`SEED_VARIABLE`] names;
+/// says which seed failed.
 ///
 /// # Panics
-/// If the variable is set to something that is not a number, and if a case does.
+/// If a variable is set to something that is not a number, and if a case does.
 pub fn for_each_seed(count: u64, mut case: impl FnMut(u64)) {
-    let wanted = std::env::var(SEED_VARIABLE).ok().map(|text| text.parse::<u64>().expect("a seed is a number"));
+    let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>().expect("seeds are numbers"));
+    let (wanted, count) = (number(SEED_VARIABLE), number(COUNT_VARIABLE).unwrap_or(count));
     for seed in wanted.map_or(0..count, |seed| seed..seed + 1) {
         let _announced = Announced(seed);
         case(seed);

@@ -267,7 +267,8 @@ impl Pricing<'_> {
             .max_by_key(|fit| fit.from_ranks)
     }
 
-    /// Between CPU threads: the measured curve of copies and sums, then what emulated links add.
+    /// Between CPU threads: the measured curve of copies and sums in shared memory; over an emulated link its own time,
+    /// behind which the copies happen, so that the longer of the two counts.
     fn between_threads(
         &self,
         kind: CollectiveKind,
@@ -281,7 +282,7 @@ impl Pricing<'_> {
             || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
         match shared {
             Some(measured) if link.name == SHARED_MEMORY => measured,
-            Some((seconds, _)) => (seconds + emulated(), Basis::Interpolated),
+            Some((seconds, _)) => (seconds.max(emulated()), Basis::Interpolated),
             None => (emulated(), Basis::Analytic),
         }
     }
@@ -323,7 +324,7 @@ impl Pricing<'_> {
             return match (copy, path == Path::Local || link.name == SHARED_MEMORY) {
                 (Some((seconds, true)), true) => (seconds, Basis::Measured),
                 (Some((seconds, false)), true) => (seconds, Basis::Interpolated),
-                (Some((seconds, _)), false) => (seconds + plain, Basis::Interpolated),
+                (Some((seconds, _)), false) => (seconds.max(plain), Basis::Interpolated),
                 (None, _) => (plain, Basis::Analytic),
             };
         }

@@ -118,7 +118,7 @@ impl Prepared {
         } * core.cores;
         let arithmetic = scores * 2.0 * core.width * products / (peak(device, precision) * utilisation);
         let softmax =
-            self.calibration.streaming(Streaming::Activation).expect("a calibration prices every streaming kernel");
+            self.calibration.streaming(Streaming::SwiGlu).expect("a calibration prices every streaming kernel");
         let traffic = scores * score_bytes * (precision.bytes() as f64 / 2.0)
             / (device.memory_bandwidth.get() * softmax.bandwidth_fraction);
         (row.overhead_us * 1e-6 + arithmetic + traffic, fitted(row.rows))

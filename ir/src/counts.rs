@@ -94,16 +94,24 @@ pub enum Streaming {
     Embedding,
     /// Adding gradients to embedding rows.
     EmbeddingBackward,
-    /// RMSNorm or LayerNorm.
-    Norm,
+    /// RMSNorm.
+    RmsNorm,
     /// Its input gradient (with the residual's added) or weight gradient.
-    NormBackward,
+    RmsNormBackward,
+    /// LayerNorm.
+    LayerNorm,
+    /// Its input gradient (with the residual's added) or weight gradient.
+    LayerNormBackward,
     /// Rotary embedding, forward or backward.
     Rope,
-    /// SwiGLU or GELU.
-    Activation,
+    /// SwiGLU.
+    SwiGlu,
     /// Its gradient.
-    ActivationBackward,
+    SwiGluBackward,
+    /// GELU.
+    Gelu,
+    /// Its gradient.
+    GeluBackward,
     /// Additions and copies of activations, biases.
     Add,
     /// Softmax statistics over logits.
@@ -118,14 +126,18 @@ pub enum Streaming {
 
 impl Streaming {
     /// All of them, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Embedding,
         Self::EmbeddingBackward,
-        Self::Norm,
-        Self::NormBackward,
+        Self::RmsNorm,
+        Self::RmsNormBackward,
+        Self::LayerNorm,
+        Self::LayerNormBackward,
         Self::Rope,
-        Self::Activation,
-        Self::ActivationBackward,
+        Self::SwiGlu,
+        Self::SwiGluBackward,
+        Self::Gelu,
+        Self::GeluBackward,
         Self::Add,
         Self::CrossEntropy,
         Self::CrossEntropyBackward,
@@ -138,11 +150,15 @@ impl Streaming {
         match self {
             Self::Embedding => "embedding",
             Self::EmbeddingBackward => "embedding-backward",
-            Self::Norm => "norm",
-            Self::NormBackward => "norm-backward",
+            Self::RmsNorm => "rms-norm",
+            Self::RmsNormBackward => "rms-norm-backward",
+            Self::LayerNorm => "layer-norm",
+            Self::LayerNormBackward => "layer-norm-backward",
             Self::Rope => "rope",
-            Self::Activation => "activation",
-            Self::ActivationBackward => "activation-backward",
+            Self::SwiGlu => "swi-glu",
+            Self::SwiGluBackward => "swi-glu-backward",
+            Self::Gelu => "gelu",
+            Self::GeluBackward => "gelu-backward",
             Self::Add => "add",
             Self::CrossEntropy => "cross-entropy",
             Self::CrossEntropyBackward => "cross-entropy-backward",
@@ -155,18 +171,21 @@ impl Streaming {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
-    /// The kind whose rate stands in where this one was not measured: the forward kernel of a backward one.
+    /// The kind whose rate stands in where this one was not measured: the forward kernel of a backward one, and the kernel
+    /// that does the same for Llama-like models.
     #[must_use]
     pub const fn stand_in(self) -> Option<Self> {
         match self {
             Self::EmbeddingBackward => Some(Self::Embedding),
-            Self::NormBackward => Some(Self::Norm),
-            Self::ActivationBackward => Some(Self::Activation),
+            Self::RmsNormBackward | Self::LayerNorm => Some(Self::RmsNorm),
+            Self::LayerNormBackward => Some(Self::RmsNormBackward),
+            Self::SwiGluBackward | Self::Gelu => Some(Self::SwiGlu),
+            Self::GeluBackward => Some(Self::SwiGluBackward),
             Self::CrossEntropyBackward => Some(Self::CrossEntropy),
             Self::Embedding
-            | Self::Norm
+            | Self::RmsNorm
             | Self::Rope
-            | Self::Activation
+            | Self::SwiGlu
             | Self::Add
             | Self::CrossEntropy
             | Self::GradientNorm

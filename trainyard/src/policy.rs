@@ -1,6 +1,6 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
-use ir::{Candidate, Evaluation, Infeasible, Plan, Problem, Schedule, StagePlan};
+use ir::{Candidate, Cluster, Evaluation, Infeasible, Plan, Problem, Schedule, StagePlan};
 use sched::{ClosedForm, Evaluator, Manual, Megatron, OnBackend, Planner, Question};
 use sim::Simulator;
 
@@ -17,7 +17,7 @@ pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Resul
     let scenario = &job.loaded.scenario;
     let simulator = Simulator::new(job.cost.clone());
     let mut evaluator = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
-    decide(job, "manual", &Manual::new(plan.clone()), &mut evaluator, context, |plan| plan)
+    decide(job, &scenario.cluster, "manual", &Manual::new(plan.clone()), &mut evaluator, context, |plan| plan)
 }
 
 /// The plan of the rules of thumb, with the keys that were written held fast.
@@ -26,11 +26,18 @@ pub(crate) fn megatron(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) ->
     let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let mut evaluator = Constrained { keys, global_batch: scenario.workload.global_batch, inner };
     let batch = scenario.workload.global_batch;
-    decide(job, PolicyName::Megatron.name(), &Megatron::default(), &mut evaluator, context, |plan| hold(keys, &plan, batch))
+    // The policy fills domains with tensor groups before it goes on to pipelines: a written degree is its domain.
+    let mut cluster = scenario.cluster.clone();
+    if let Some(tensor) = keys.tensor {
+        cluster.node_kinds.iter_mut().for_each(|kind| kind.domain_size = tensor);
+    }
+    let name = PolicyName::Megatron.name();
+    decide(job, &cluster, name, &Megatron::default(), &mut evaluator, context, |plan| hold(keys, &plan, batch))
 }
 
 fn decide(
     job: &Job<'_>,
+    cluster: &Cluster,
     policy: &'static str,
     planner: &dyn Planner,
     evaluator: &mut dyn Evaluator,
@@ -38,7 +45,7 @@ fn decide(
     held: impl Fn(Plan) -> Plan,
 ) -> Result<Decision, Error> {
     let scenario = &job.loaded.scenario;
-    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
+    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster };
     let mut stopped = Ok(());
     let candidates = planner.plan(&ask, evaluator, BUDGET, &mut |done, best| {
         let note = best.map_or_else(String::new, |(_, p)| format!("best {:.1} ms", p.iteration.seconds() * 1e3));

@@ -27,7 +27,7 @@ fn measurements() -> Vec<Measurement> {
             }
         }
     }
-    for kind in [Streaming::Add, Streaming::Norm, Streaming::NormBackward, Streaming::Optimizer] {
+    for kind in [Streaming::Add, Streaming::RmsNorm, Streaming::RmsNormBackward, Streaming::Optimizer] {
         for power in 10..24 {
             let bytes = 1u64 << power;
             let rate = if bytes > 1 << 20 { 8e9 } else { 20e9 };
@@ -74,7 +74,7 @@ fn a_fit_predicts_what_it_did_not_see() {
     // The report is of points left out, so it is no better than that, and it names every class.
     let class = |name: &str| report.classes.iter().find(|class| class.class == name).unwrap();
     assert!(class("matrix-product").median_error.unwrap() < 0.03, "{report:?}");
-    assert!(class("norm").median_error.unwrap() < 0.05, "{report:?}");
+    assert!(class("rms-norm").median_error.unwrap() < 0.05, "{report:?}");
     assert!(class("all-reduce of 2").worst_error.unwrap() < 0.2, "{report:?}");
     assert_eq!(class("attention-forward").points, 5);
     assert!((calibration.dispatch.instruction_us - 1.5).abs() < 1e-9);

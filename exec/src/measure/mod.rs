@@ -119,7 +119,7 @@ mod tests {
                 MeasuredOp::Dispatch => "dispatch".to_owned(),
             });
         }
-        // 12 streaming kernels, two attentions, products, copies, dispatch, three collectives over 2, 3 and 4 ranks.
+        // Every streaming kernel, two attentions, products, copies, dispatch, three collectives over 2, 3 and 4 ranks.
         assert_eq!(classes.len(), Streaming::ALL.len() + 2 + 3 + 9, "{classes:?}");
         let cost = |of: u64| {
             let same = |m: &&Measurement| m.op == MeasuredOp::Copy { bytes: Bytes::new(of) };

@@ -6,11 +6,14 @@ use ir::{Bytes, MeasuredOp, Measurement, Precision};
 use super::sampling::{kernel, numbers, sets};
 use super::{Job, MeasureOptions};
 use crate::kernels::Store;
-use crate::kernels::activation::{swiglu_backward, swiglu_forward};
+use crate::kernels::activation::{Gelu, gelu_backward, gelu_forward, swiglu_backward, swiglu_forward};
 use crate::kernels::elementwise::{accumulate, scale};
 use crate::kernels::embedding::{embedding_backward, embedding_forward};
 use crate::kernels::loss::{self, STATS, VocabularyShard};
-use crate::kernels::norm::{rms_norm_backward_input, rms_norm_backward_weight, rms_norm_forward};
+use crate::kernels::norm::{
+    layer_norm_backward_input, layer_norm_backward_weight, layer_norm_forward, rms_norm_backward_input,
+    rms_norm_backward_weight, rms_norm_forward,
+};
 use crate::kernels::optimizer::{AdamW, adamw_step, squared_norm};
 use crate::kernels::rope::{RotaryTable, rotate};
 
@@ -40,11 +43,11 @@ fn bytes(kind: Streaming, tokens: usize) -> u64 {
     let pass = 4 * tokens as u64 * HIDDEN as u64;
     let logits = 4 * tokens as u64 * VOCABULARY as u64;
     match kind {
-        Streaming::Embedding | Streaming::Norm | Streaming::Rope => 2 * pass,
-        Streaming::EmbeddingBackward | Streaming::Activation | Streaming::Add => 3 * pass,
+        Streaming::Embedding | Streaming::RmsNorm | Streaming::LayerNorm | Streaming::Rope | Streaming::Gelu => 2 * pass,
+        Streaming::EmbeddingBackward | Streaming::SwiGlu | Streaming::GeluBackward | Streaming::Add => 3 * pass,
         // The input gradient's four and the weight gradient's two.
-        Streaming::NormBackward => 6 * pass,
-        Streaming::ActivationBackward => 5 * pass,
+        Streaming::RmsNormBackward | Streaming::LayerNormBackward => 6 * pass,
+        Streaming::SwiGluBackward => 5 * pass,
         Streaming::CrossEntropy | Streaming::CrossEntropyBackward => 2 * logits,
         Streaming::GradientNorm => gradient_norm_bytes((tokens * HIDDEN) as u64).get(),
         Streaming::Optimizer => optimizer_bytes((tokens * HIDDEN) as u64, Precision::Fp32).get(),
@@ -115,17 +118,27 @@ impl Shared {
 
 fn run(kind: Streaming, tensors: &mut Tensors, shared: &Shared, gradient: &mut [f32]) {
     let Tensors { a, b, c, d, e, logits, stats, rows } = tensors;
+    let tokens = rows.len();
     match kind {
         Streaming::Embedding => embedding_forward(&shared.ids, &shared.table, HIDDEN, 0, a),
         Streaming::EmbeddingBackward => embedding_backward(&shared.ids, a, HIDDEN, 0, gradient),
-        Streaming::Norm => rms_norm_forward(a, &shared.weight, 1e-5, b, rows),
-        Streaming::NormBackward => {
+        Streaming::RmsNorm => rms_norm_forward(a, &shared.weight, 1e-5, b, rows),
+        Streaming::LayerNorm => layer_norm_forward(a, &shared.weight, &shared.weight, 1e-5, b, &mut stats[..tokens], rows),
+        Streaming::LayerNormBackward => {
+            let means = &stats[..tokens];
+            layer_norm_backward_input(a, &shared.weight, means, rows, b, Store::Accumulate, c);
+            let (weights, biases) = gradient[..2 * HIDDEN].split_at_mut(HIDDEN);
+            layer_norm_backward_weight(a, means, rows, b, weights, biases);
+        }
+        Streaming::RmsNormBackward => {
             rms_norm_backward_input(a, &shared.weight, rows, b, Store::Accumulate, c);
             rms_norm_backward_weight(a, rows, b, &mut gradient[..HIDDEN]);
         }
         Streaming::Rope => rotate(&shared.rotary, a, HIDDEN / HEAD, LENGTH, 0),
-        Streaming::Activation => swiglu_forward(a, b, c),
-        Streaming::ActivationBackward => swiglu_backward(a, b, c, d, e),
+        Streaming::SwiGlu => swiglu_forward(a, b, c),
+        Streaming::SwiGluBackward => swiglu_backward(a, b, c, d, e),
+        Streaming::Gelu => gelu_forward(Gelu::Tanh, a, b),
+        Streaming::GeluBackward => gelu_backward(Gelu::Tanh, a, b, c),
         Streaming::Add => accumulate(a, b),
         Streaming::CrossEntropy => loss::local_stats(shared.shard, logits, &shared.ids, stats),
         // The shift by a log-sum-exp that is far too large keeps repeated gradients of gradients in range.

@@ -5,7 +5,7 @@
 
 use super::{Kernel, Shape, Streaming, bytes_of};
 use crate::program::{Pass, Unit};
-use crate::{AttentionKernel, Bytes, Positions, Precision, Recompute};
+use crate::{AttentionKernel, Bytes, MlpKind, NormKind, Positions, Precision, Recompute};
 
 /// Which half of a backward pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,22 @@ impl List<'_, '_> {
         self.shape.rank_query_width() + 2 * self.shape.rank_kv_width()
     }
 
+    /// The model's norm, forward and backward.
+    const fn norm_kind(&self) -> (Streaming, Streaming) {
+        match self.shape.model.norm {
+            NormKind::RmsNorm => (Streaming::RmsNorm, Streaming::RmsNormBackward),
+            NormKind::LayerNorm => (Streaming::LayerNorm, Streaming::LayerNormBackward),
+        }
+    }
+
+    /// The model's activation, forward and backward.
+    const fn activation_kind(&self) -> (Streaming, Streaming) {
+        match self.shape.model.mlp {
+            MlpKind::SwiGlu => (Streaming::SwiGlu, Streaming::SwiGluBackward),
+            MlpKind::Gelu => (Streaming::Gelu, Streaming::GeluBackward),
+        }
+    }
+
     fn forward(&mut self, unit: Unit) {
         let shape = self.shape;
         let (tokens, rows, hidden) = (shape.tokens(), shape.residual_tokens(), u64::from(shape.model.hidden));
@@ -64,7 +80,7 @@ impl List<'_, '_> {
                 self.stream(Streaming::Embedding, bytes, 1);
             }
             Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => {
-                self.stream(Streaming::Norm, self.pass_over(rows, hidden, 2), 1);
+                self.stream(self.norm_kind().0, self.pass_over(rows, hidden, 2), 1);
             }
             Unit::Attention(_) => {
                 self.product(tokens, self.qkv(), hidden);
@@ -78,7 +94,7 @@ impl List<'_, '_> {
                 let (ffn, inputs) = (shape.rank_ffn(), shape.model.mlp_inputs());
                 self.product(tokens, inputs * ffn, hidden);
                 // Reads each input branch (its bias with it), writes one.
-                self.stream(Streaming::Activation, self.pass_over(tokens, ffn, inputs + 1), 1);
+                self.stream(self.activation_kind().0, self.pass_over(tokens, ffn, inputs + 1), 1);
                 self.product(tokens, hidden, ffn);
                 self.stream(Streaming::Add, self.pass_over(rows, hidden, 3), 1);
             }
@@ -103,11 +119,11 @@ impl List<'_, '_> {
             (Unit::Embedding, Half::Weight) => self.embedding_gradient(tokens, hidden),
             // Reads the gradient, the input and the residual's gradient; writes their sum.
             (Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm, Half::Input) => {
-                self.stream(Streaming::NormBackward, self.pass_over(rows, hidden, 4), 1);
+                self.stream(self.norm_kind().1, self.pass_over(rows, hidden, 4), 1);
             }
             // Reads the gradient and the input; the sums are small.
             (Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm, Half::Weight) => {
-                self.stream(Streaming::NormBackward, self.pass_over(rows, hidden, 2), 1);
+                self.stream(self.norm_kind().1, self.pass_over(rows, hidden, 2), 1);
             }
             (Unit::Attention(_), Half::Input) => {
                 if recompute == Recompute::Selective {
@@ -128,7 +144,7 @@ impl List<'_, '_> {
                 let (ffn, inputs) = (shape.rank_ffn(), shape.model.mlp_inputs());
                 self.product(tokens, ffn, hidden);
                 // Reads the gradient and each input branch, writes the gradient of each.
-                self.stream(Streaming::ActivationBackward, self.pass_over(tokens, ffn, 2 * inputs + 1), 1);
+                self.stream(self.activation_kind().1, self.pass_over(tokens, ffn, 2 * inputs + 1), 1);
                 self.product(tokens, hidden, inputs * ffn);
             }
             (Unit::Mlp(_), Half::Weight) => {

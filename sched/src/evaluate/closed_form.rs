@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use super::Evaluator;
 use super::inflight::{Context, contexts};
 use super::prepared::{ByBasis, ChunkCost, Key, PARTS, Parts, Prepared, World, index};
-use super::recurrence::{Ends, Interleaving, LONG, gpipe, one_forward_one_backward};
+use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
 use super::tail::tail;
 use crate::layout::chunks;
 use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
@@ -66,13 +66,12 @@ impl<'a> ClosedForm<'a> {
     /// Ends of passes, and the time that they take on each position.
     fn ends(&mut self, plan: &Plan, chunks: &[Chunk], times: &CellTimes) -> (Ends, Vec<u64>) {
         let (p, v, m) = (plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
-        let long = u64::from(p) * u64::from(v) * u64::from(m) * 2 > LONG;
         let regular = match &plan.schedule {
-            Schedule::GPipe if v == 1 => Some(gpipe(m, times, long)),
+            Schedule::GPipe if v == 1 => Some(gpipe(m, times, true)),
             Schedule::OneForwardOneBackward => {
                 let group = if v == 1 { 1 } else { group_size(p, m).expect("a legal plan") };
                 let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
-                shape.is_regular().then(|| one_forward_one_backward(shape, times, long))
+                shape.is_regular().then(|| one_forward_one_backward(shape, times, true))
             }
             Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::Explicit(_) => None,
         };

@@ -6,8 +6,10 @@
 //! `M[k] = max(E_producer[k], M[k-1]) + transfer`, `E_row = max(E_row, M[k]) + pass`.
 //!
 //! All is built of `max` and `+`: if the state after a period equals the one before but for a constant added
-//! throughout, every later period adds that constant again (Baccelli et al. 1992, "Synchronization and Linearity"). Long
-//! runs look for such a period and skip it.
+//! throughout, every later period adds that constant again (Baccelli et al. 1992, "Synchronization and Linearity"), and
+//! is skipped.
+
+use std::collections::VecDeque;
 
 use crate::schedules::{CellTimes, warm_up};
 
@@ -24,54 +26,54 @@ pub(super) struct Ends {
     pub(super) last_message: u64,
 }
 
-/// Passes in all from which on it pays to look for a period.
-pub(super) const LONG: u64 = 8192;
-
-/// States of the last periods; finds one that equals the newest but for a constant.
+/// States after the last periods; finds one that equals the newest but for a constant.
+///
+/// A critical circuit of a pipeline goes over at most all its positions and back, so that its period is at most their
+/// number: so far it looks back.
 struct Periods {
-    history: Vec<(u64, Vec<u64>)>,
+    /// Newest last.
+    history: VecDeque<Vec<u64>>,
+    most: usize,
+    looking: bool,
 }
-
-/// Periods to look back: the cyclicity of a schedule's critical circuits is small.
-const LOOK_BACK: usize = 8;
 
 impl Periods {
-    const fn new() -> Self {
-        Self { history: Vec::new() }
+    fn new(positions: usize, looking: bool) -> Self {
+        Self { history: VecDeque::new(), most: positions + 1, looking }
     }
-    /// Takes a state; `Some((periods, shift))` if it equals the one `periods` ago but for `shift`.
-    ///
-    /// Ends of messages that do not exist are 0 and stay so.
-    fn take(&mut self, state: impl Iterator<Item = u64>) -> Option<(u64, u64)> {
-        let mut state = state.collect::<Vec<_>>();
-        let base = state[0];
-        for value in state.iter_mut().filter(|value| **value > 0) {
-            *value = (*value).wrapping_sub(base).wrapping_add(1 << 63);
-        }
-        let found = self.history.iter().rev().position(|(_, old)| *old == state);
-        let answer = found.map(|back| {
-            let (old, _) = self.history[self.history.len() - 1 - back];
-            (back as u64 + 1, base - old)
-        });
-        if self.history.len() == LOOK_BACK {
-            self.history.remove(0);
-        }
-        self.history.push((base, state));
-        answer
+    /// Takes the state that `write` writes; `Some((periods, shift))` if it is the one `periods` ago with `shift` added to
+    /// each of its numbers. Looks no more after that.
+    fn take(&mut self, write: impl FnOnce(&mut Vec<u64>)) -> Option<(u64, u64)> {
+        let oldest = if self.history.len() == self.most { self.history.pop_front() } else { None };
+        let mut state = oldest.unwrap_or_default();
+        state.clear();
+        write(&mut state);
+        let shifted = |old: &Vec<u64>| {
+            let shift = state[0] - old[0];
+            state.iter().zip(old).all(|(new, old)| *new == old + shift).then_some(shift)
+        };
+        let found = (1u64..).zip(self.history.iter().rev()).find_map(|(back, old)| Some((back, shifted(old)?)));
+        self.looking = found.is_none();
+        self.history.push_back(state);
+        found
     }
 }
 
-/// GPipe with one chunk per position. `long`: whether to look for periods.
-pub(super) fn gpipe(microbatches: u32, times: &CellTimes, long: bool) -> Ends {
+/// The ends of messages, and in place of one that is never sent something that moves as all else does.
+fn sent(messages: &[u64], rows: &[u64], state: &mut Vec<u64>) {
+    state.extend(messages.iter().zip(rows).map(|(message, row)| if *message > 0 { *message } else { *row }));
+}
+
+/// GPipe with one chunk per position. `skip`: whether to look for periods.
+pub(super) fn gpipe(microbatches: u32, times: &CellTimes, skip: bool) -> Ends {
     let p = times.forward.len();
     let mut rows = vec![0; p];
     let mut first_start = vec![0; p];
     let mut last_message = 0;
     for backward in [false, true] {
         let mut messages = vec![0; p];
-        let mut periods = Periods::new();
+        let mut periods = Periods::new(p, skip);
         let (mut k, mut end, mut skipped) = (0, u64::from(microbatches), 0);
-        let mut looking = long;
         while k < end {
             let mut arrived = 0;
             for step in 0..p {
@@ -91,11 +93,16 @@ pub(super) fn gpipe(microbatches: u32, times: &CellTimes, long: bool) -> Ends {
                 }
             }
             k += 1;
-            if looking && let Some((period, shift)) = periods.take(rows.iter().chain(&messages).copied()) {
+            let write = |state: &mut Vec<u64>| {
+                state.extend_from_slice(&rows);
+                sent(&messages, &rows, state);
+            };
+            if periods.looking
+                && let Some((period, shift)) = periods.take(write)
+            {
                 let times = (end - k) / period;
                 end -= times * period;
                 skipped = times * shift;
-                looking = false;
             }
         }
         // Later passes only add to these.
@@ -139,14 +146,14 @@ impl Interleaving {
 /// Round `i` of position `s` is its forward pass `W_s + i` and its backward pass `i` (those that exist; warm-up rounds
 /// are negative). At step `T` position `s` runs round `T - (p - 1 - s)`, positions in ascending order: then everything
 /// that a pass waits for is known.
-pub(super) fn one_forward_one_backward(shape: Interleaving, times: &CellTimes, long: bool) -> Ends {
+pub(super) fn one_forward_one_backward(shape: Interleaving, times: &CellTimes, skip: bool) -> Ends {
     let mut run = Run::new(shape, times);
     let p = i64::from(shape.pipeline);
     let warmest = signed(run.warm_up[0]);
     let mut passes = signed(u64::from(shape.chunks) * u64::from(shape.microbatches));
     let period = signed(run.group * run.chunks);
-    let mut periods = Periods::new();
-    let (mut step, mut skipped, mut looking) = (p - 1 - warmest, 0, long);
+    let mut periods = Periods::new(run.p, skip);
+    let (mut step, mut skipped) = (p - 1 - warmest, 0);
     while step < passes + p - 1 {
         for s in 0..shape.pipeline as usize {
             run.round(s, step - (p - 1 - signed(s as u64)), passes);
@@ -154,14 +161,13 @@ pub(super) fn one_forward_one_backward(shape: Interleaving, times: &CellTimes, l
         step += 1;
         // Every position has both passes in each round from step p - 1 until the first one runs out of forward passes.
         let steady = passes - (warmest - (p - 1)) - step;
-        let look = looking && step > p && step % period == 0 && steady > 0;
-        if look && let Some((lag, shift)) = periods.take(run.state()) {
+        let look = periods.looking && step > p && step % period == 0 && steady > 0;
+        if look && let Some((lag, shift)) = periods.take(|state| run.state(step - 1, state)) {
             let lag = signed(lag) * period;
             // One period is left, for the last pass of each chunk to be seen.
             let times = (steady / lag - 1).max(0);
             passes -= times * lag;
             skipped = unsigned(times) * shift;
-            looking = false;
         }
     }
     run.finish(skipped)
@@ -256,16 +262,17 @@ impl<'a> Run<'a> {
         }
         let end = start + self.times.forward[chunk];
         self.rows[s] = end;
-        if chunk + 1 < self.p * self.chunk_count() {
-            let sent = end.max(self.newest[0][s]) + self.times.forward_message[chunk];
+        let mut sent = end;
+        if chunk + 1 < self.chunk_end.len() {
+            sent = end.max(self.newest[0][s]) + self.times.forward_message[chunk];
             self.newest[0][s] = sent;
-            let at = self.at(s, k);
-            self.forward[at] = sent;
         }
+        let at = self.at(s, k);
+        self.forward[at] = sent;
     }
 
     fn backward_pass(&mut self, s: usize, k: u64) {
-        let last = self.chunk_count() - 1;
+        let last = self.slots[self.slots.len() - 1];
         let slot = last - self.next_slot(1, s);
         let input = match (s + 1 == self.p, slot == last) {
             (true, true) => 0,
@@ -276,29 +283,33 @@ impl<'a> Run<'a> {
         let end = self.rows[s].max(input) + self.times.backward[chunk];
         self.rows[s] = end;
         self.chunk_end[chunk] = end;
+        let mut sent = end;
         if chunk > 0 {
-            let sent = end.max(self.newest[1][s]) + self.times.backward_message[chunk - 1];
+            sent = end.max(self.newest[1][s]) + self.times.backward_message[chunk - 1];
             self.newest[1][s] = sent;
-            let at = self.at(s, k);
-            self.backward[at] = sent;
         }
+        let at = self.at(s, k);
+        self.backward[at] = sent;
     }
 
-    fn chunk_count(&self) -> usize {
-        self.chunk_end.len() / self.p
-    }
-
-    /// Everything that later passes depend on: rows, the newest message of each edge, and all that may be unread.
-    fn state(&self) -> impl Iterator<Item = u64> {
-        let mut unread = [self.forward.clone(), self.backward.clone()].concat();
-        // In the order of their ends: numbers of passes move on, ends stay ends.
-        for row in unread.chunks_mut(self.ring) {
-            row.sort_unstable_by_key(|end| std::cmp::Reverse(*end));
+    /// Everything that passes after step `step` depend on: rows, the newest message of each edge, and with several
+    /// chunks all that may be unread.
+    fn state(&self, step: i64, state: &mut Vec<u64>) {
+        state.extend_from_slice(&self.rows);
+        sent(&self.newest[0], &self.rows, state);
+        sent(&self.newest[1], &self.rows, state);
+        if self.slots.len() == 1 {
+            return;
         }
-        let recent = usize::try_from(self.group).expect("a group fits") + 2;
-        let unread = unread.chunks(self.ring).flat_map(|row| row[..recent].to_vec()).collect::<Vec<_>>();
-        let newest = self.newest.concat();
-        self.rows.clone().into_iter().chain(newest).chain(unread)
+        for s in 0..self.p {
+            let backward = unsigned(step - (signed(self.p as u64) - 1 - signed(s as u64)));
+            let forward = backward + self.warm_up[s];
+            for back in 0..=self.group + 1 {
+                // Passes before the first have no messages; numbers of later ones only grow.
+                state.push(forward.checked_sub(back).map_or(self.rows[s], |k| self.forward[self.at(s, k)]));
+                state.push(backward.checked_sub(back).map_or(self.rows[s], |k| self.backward[self.at(s, k)]));
+            }
+        }
     }
 
     fn finish(self, skipped: u64) -> Ends {

@@ -3,7 +3,7 @@
 //! What lowering emits, with the same waits: [`crate::lowering`].
 
 use ir::program::{Chunk, CollectiveKind};
-use ir::{Bytes, Plan, ZeroStage};
+use ir::{Bytes, Plan, StageId, ZeroStage};
 
 use super::prepared::{ByBasis, ChunkCost, Prepared, World, index};
 use super::recurrence::Ends;
@@ -42,12 +42,12 @@ pub(super) fn tail(
     let mut early = (0..chunks.len()).filter(|chunk| reductions.is_early(*chunk)).collect::<Vec<_>>();
     early.sort_unstable_by_key(|chunk| (ends.chunk[*chunk], *chunk));
     for chunk in early {
-        clock.reduce(&reductions, chunks, chunk, ends.chunk[chunk]);
+        clock.reduce(&reductions, chunks[chunk].stage, costs[chunk].parameters, ends.chunk[chunk]);
     }
     clock.model_wide(&reductions, ends);
     for chunk in (0..chunks.len()).filter(|chunk| !reductions.is_early(*chunk)) {
-        let position = chunks[chunk].stage.index();
-        clock.reduce(&reductions, chunks, chunk, clock.model[position]);
+        let position = chunks[chunk].stage;
+        clock.reduce(&reductions, position, costs[chunk].parameters, clock.model[position.index()]);
     }
     let end = clock.step(&reductions, chunks, costs);
     Tail { end: end.max(ends.last_message), basis: clock.basis }
@@ -59,16 +59,15 @@ impl Clock<'_> {
         priced.duration.nanoseconds()
     }
 
-    fn reduce(&mut self, reductions: &Reductions<'_>, chunks: &[Chunk], chunk: usize, ready: u64) {
+    fn reduce(&mut self, reductions: &Reductions<'_>, position: StageId, parameters: u64, ready: u64) {
         if self.prepared.layout.data < 2 {
             return;
         }
-        let position = chunks[chunk].stage;
         let kind = match self.prepared.layout.zero {
             ZeroStage::Zero0 => CollectiveKind::AllReduce,
             ZeroStage::Zero1 => CollectiveKind::ReduceScatter,
         };
-        let priced = self.prepared.over_replicas(self.world, position.raw(), kind, reductions.data_bytes(chunk).0);
+        let priced = self.prepared.over_replicas(self.world, position.raw(), kind, reductions.data_bytes(parameters).0);
         let time = self.count(priced);
         let data = &mut self.data[position.index()];
         *data = ready.max(*data) + time;
@@ -122,8 +121,8 @@ impl Clock<'_> {
             let (_, optimizer) = self.prepared.steps(self.world, position, stepped[at]);
             normed[at] += self.count(optimizer);
         }
-        for (number, chunk) in chunks.iter().enumerate().filter(|_| sharded) {
-            let (kind, bytes) = (CollectiveKind::AllGather, reductions.data_bytes(number).1);
+        for (chunk, cost) in chunks.iter().zip(costs).filter(|_| sharded) {
+            let (kind, bytes) = (CollectiveKind::AllGather, reductions.data_bytes(cost.parameters).1);
             let priced = self.prepared.over_replicas(self.world, chunk.stage.raw(), kind, bytes);
             normed[chunk.stage.index()] += self.count(priced);
         }

@@ -37,22 +37,22 @@ fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
             let Ok(grid) = schedules::grid(&schedule, p, v, m) else { continue };
             let order = Order::of(&grid, p * v).unwrap();
             let (expect, _) = super::closed_form::by_grid(&grid, &order, p * v, &times);
-            for long in [false, true] {
+            for skip in [false, true] {
                 let ends = match schedule {
-                    Schedule::GPipe if v == 1 => gpipe(m, &times, long),
+                    Schedule::GPipe if v == 1 => gpipe(m, &times, skip),
                     Schedule::OneForwardOneBackward => {
                         let group = if v == 1 { 1 } else { group_size(p, m).unwrap() };
                         let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
                         if !shape.is_regular() {
                             continue;
                         }
-                        one_forward_one_backward(shape, &times, long)
+                        one_forward_one_backward(shape, &times, skip)
                     }
                     _ => continue,
                 };
                 regular += 1;
-                skipped += u32::from(long);
-                assert_eq!(ends, expect, "seed {seed}: {schedule:?} p {p} v {v} m {m} long {long}\n{times:?}");
+                skipped += u32::from(skip);
+                assert_eq!(ends, expect, "seed {seed}: {schedule:?} p {p} v {v} m {m} skip {skip}\n{times:?}");
             }
         }
     }
@@ -63,8 +63,8 @@ fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
 fn a_million_microbatches_cost_no_more_than_a_few() {
     let m = 1 << 20;
     let start = processor_time();
-    for v in [1, 2] {
-        let times = random_times(&mut random(7), 8 * v, false);
+    for (seed, v) in (0..20).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let times = random_times(&mut random(seed), 8 * v, false);
         let group = if v == 1 { 1 } else { group_size(8, m).unwrap() };
         let shape = Interleaving { pipeline: 8, chunks: v, microbatches: m, group };
         let ends = one_forward_one_backward(shape, &times, true);
@@ -75,8 +75,9 @@ fn a_million_microbatches_cost_no_more_than_a_few() {
         let bound = busiest * u64::from(m);
         assert!(ends.row[0] >= bound && ends.row[0] < bound * 3 / 2, "{} against {bound}", ends.row[0]);
     }
+    // Forty runs, of which each would take a tenth of a second or more without skipping.
     let time = processor_time() - start;
-    assert!(cfg!(debug_assertions) || time < 20_000_000, "{time} ns");
+    assert!(cfg!(debug_assertions) || time < 1_000_000_000, "{time} ns");
 }
 
 /// Bubble rates of uniform stages: (p-1)/(m+p-1) of 1F1B and GPipe, (p-1)/(vm+p-1) interleaved, with no transfers.

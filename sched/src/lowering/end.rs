@@ -40,13 +40,14 @@ impl Emitter<'_> {
     /// Issues a chunk's reduction right after its last weight-gradient pass, if the plan overlaps it and nothing of the
     /// chunk's gradients must be reduced otherwise before.
     pub(super) fn early_reduction(&mut self, chunk: ChunkId, last: InstructionId) {
-        if self.lowering.reductions().is_early(chunk.index()) {
+        if self.lowering.reductions.is_early(chunk.index()) {
             self.reduction(chunk, &[last]);
         }
     }
 
     pub(super) fn end_of_iteration(&mut self) {
-        let reductions = self.lowering.reductions();
+        let lowering = self.lowering;
+        let reductions = &lowering.reductions;
         let (last, _) = self.last.expect("a position runs at least one pass");
         // What the norm waits for: the last instruction of each stream that reduces.
         let mut model = last;
@@ -73,7 +74,7 @@ impl Emitter<'_> {
         let layout = self.lowering.layout;
         if layout.zero == ZeroStage::Zero1 && layout.data > 1 {
             for (chunk, _) in weighted {
-                let (_, bytes) = reductions.data_bytes(chunk.index());
+                let (_, bytes) = reductions.data_bytes(lowering.parameters(chunk));
                 self.collective(
                     CollectiveKind::AllGather,
                     Axis::Data,
@@ -109,7 +110,7 @@ impl Emitter<'_> {
             ZeroStage::Zero0 => CollectiveKind::AllReduce,
             ZeroStage::Zero1 => CollectiveKind::ReduceScatter,
         };
-        let (bytes, _) = self.lowering.reductions().data_bytes(chunk.index());
+        let (bytes, _) = self.lowering.reductions.data_bytes(self.lowering.parameters(chunk));
         self.collective(kind, Axis::Data, Payload::Gradients { chunk }, bytes, waits);
     }
 

@@ -62,7 +62,8 @@ pub fn lower_as(
         return Err(problems);
     }
     let layout = layout(plan);
-    let lowering = Lowering::new(plan, model, workload, &layout)?;
+    let chunks = chunks(plan);
+    let lowering = Lowering::new(plan, model, workload, &layout, &chunks)?;
     lowering.program(folding, cluster)
 }
 
@@ -76,7 +77,8 @@ pub(crate) struct Lowering<'a> {
     workload: &'a Workload,
     layout: &'a Layout,
     grid: Grid,
-    chunks: Vec<Chunk>,
+    chunks: &'a [Chunk],
+    reductions: Reductions<'a>,
     templates: Vec<Templates>,
     message_bytes: Bytes,
     /// Receives of each position in the order of the grid, by direction: the chunk that reads and the microbatch.
@@ -84,12 +86,17 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    fn new(plan: &'a Plan, model: &'a Model, workload: &'a Workload, layout: &'a Layout) -> Result<Self, Vec<Problem>> {
+    fn new(
+        plan: &'a Plan,
+        model: &'a Model,
+        workload: &'a Workload,
+        layout: &'a Layout,
+        chunks: &'a [Chunk],
+    ) -> Result<Self, Vec<Problem>> {
         let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
-        let chunks = chunks(plan);
         let shape = Shape { model, workload, layout };
         let templates = chunks.iter().map(|chunk| Templates::new(shape, chunk)).collect();
-        let receives = receives(&grid, &chunks);
+        let receives = receives(&grid, chunks);
         Ok(Self {
             plan,
             model,
@@ -99,6 +106,7 @@ impl<'a> Lowering<'a> {
             templates,
             message_bytes: message_bytes(shape),
             receives,
+            reductions: Reductions::new(model, workload, layout, plan.overlap_gradients, chunks),
             chunks,
         })
     }
@@ -107,9 +115,9 @@ impl<'a> Lowering<'a> {
         Shape { model: self.model, workload: self.workload, layout: self.layout }
     }
 
-    const fn reductions(&self) -> Reductions<'_> {
-        let overlap = self.plan.overlap_gradients;
-        Reductions::new(self.model, self.workload, self.layout, overlap, self.chunks.as_slice())
+    /// Parameters that one rank holds of a chunk.
+    fn parameters(&self, chunk: ChunkId) -> u64 {
+        memory::parameters(self.shape(), &self.chunks[chunk.index()])
     }
 
     /// Pairs of positions between which activations go.
@@ -122,7 +130,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn program(&self, folding: Folding, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
-        let embedding = self.reductions().embedding();
+        let embedding = self.reductions.embedding();
         let classes = colour::classes(self.plan, cluster, &self.edges(), embedding);
         let groups = Groups::new(self.plan, &classes, embedding);
         let world = u32::try_from(classes.len()).expect("a world checked by legality");
@@ -148,7 +156,7 @@ impl<'a> Lowering<'a> {
             model: self.model.clone(),
             workload: self.workload.clone(),
             layout: self.layout.clone(),
-            chunks: self.chunks.clone(),
+            chunks: self.chunks.to_vec(),
             groups: groups.families,
             roles,
             placement: self.plan.placement.clone(),
