@@ -42,5 +42,3 @@ pub use evaluate::{ClosedForm, Evaluator, OnBackend, memory_problems, summarise}
 pub use legality::{legal, nearest};
 pub use lowering::{Folding, lower, lower_as};
 pub use policies::{Manual, Megatron, Planner, Question};
-#[cfg(test)]
-mod measure_tmp;

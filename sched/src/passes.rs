@@ -177,3 +177,93 @@ impl Walk<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ir::{Recompute, Schedule, StageId};
+
+    use super::*;
+    use crate::testing::{plan, small_model, workload};
+
+    /// Ops in a line: `F0..3` a pass over units, `AR:Output:2` a collective of a unit's tensor.
+    fn text(tensor: u32, sequence: bool, recompute: Recompute, layers: u32, ends: [bool; 2], action: Action) -> String {
+        let (model, work) = (small_model(4), workload(32, 4));
+        let mut plan = plan(&model, &work, [1, tensor, 1, 1], Schedule::GPipe);
+        plan.sequence_parallel = sequence;
+        let chunk =
+            Chunk { stage: StageId::new(0), first_layer: 0, layers, embedding: ends[0], head: ends[1], recompute };
+        let ops = pass_ops(&chunk, &crate::layout::layout(&plan), action);
+        let shown = ops.iter().map(|op| match op {
+            PassOp::Compute { pass, units } => {
+                let letter = match pass {
+                    Pass::Forward => "F",
+                    Pass::Recompute => "R",
+                    Pass::Backward => "B",
+                    Pass::BackwardInput => "I",
+                    Pass::BackwardWeight => "W",
+                };
+                format!("{letter}{}..{}", units.start, units.end)
+            }
+            PassOp::Collective { kind, tensor, unit, .. } => {
+                let kind = match kind {
+                    CollectiveKind::AllReduce => "AR",
+                    CollectiveKind::AllGather => "AG",
+                    CollectiveKind::ReduceScatter => "RS",
+                };
+                format!("{kind}:{tensor:?}:{unit}")
+            }
+        });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn one_rank_runs_whole_chunks() {
+        let whole = |recompute, action| text(1, false, recompute, 2, [true, true], action);
+        assert_eq!(whole(Recompute::None, Action::Forward), "F0..12");
+        assert_eq!(whole(Recompute::Selective, Action::Backward), "B0..12");
+        assert_eq!(whole(Recompute::None, Action::BackwardInput), "I0..12");
+        assert_eq!(whole(Recompute::Full, Action::BackwardWeight), "W0..12");
+        assert_eq!(whole(Recompute::Full, Action::Backward), "B9..12 R5..9 B5..9 R1..5 B0..5");
+    }
+
+    #[test]
+    fn tensor_parallelism_reduces_partial_sums() {
+        let one = |recompute, action| text(2, false, recompute, 1, [true, true], action);
+        assert_eq!(
+            one(Recompute::None, Action::Forward),
+            "F0..1 AR:Output:0 F1..3 AR:Output:2 F3..5 AR:Output:4 F5..7 AG:LossStatistics:6 F7..8"
+        );
+        assert_eq!(
+            one(Recompute::None, Action::Backward),
+            "B6..8 AR:InputGradient:6 B4..6 AR:InputGradient:4 B2..4 AR:InputGradient:2 B0..2"
+        );
+        assert_eq!(
+            one(Recompute::Full, Action::BackwardInput),
+            "I6..8 AR:InputGradient:6 I5..6 R1..3 AR:Output:2 R3..5 I4..5 AR:InputGradient:4 I2..4 AR:InputGradient:2 I0..2"
+        );
+        assert_eq!(one(Recompute::None, Action::BackwardWeight), "W0..8");
+    }
+
+    #[test]
+    fn sequence_parallelism_gathers_and_scatters() {
+        let one = |ends, action| text(2, true, Recompute::None, 1, ends, action);
+        assert_eq!(
+            one([true, true], Action::Forward),
+            "F0..1 RS:Output:0 F1..2 AG:Input:2 F2..3 RS:Output:2 F3..4 AG:Input:4 F4..5 RS:Output:4 \
+             F5..6 AG:Input:6 F6..7 AG:LossStatistics:6 F7..8"
+        );
+        assert_eq!(
+            one([true, true], Action::Backward),
+            "AG:Input:6 B6..8 RS:InputGradient:6 B5..6 AG:OutputGradient:4 AG:Input:4 B4..5 RS:InputGradient:4 \
+             B3..4 AG:OutputGradient:2 AG:Input:2 B2..3 RS:InputGradient:2 B1..2 AG:OutputGradient:0 B0..1"
+        );
+        assert_eq!(
+            one([false, false], Action::Backward),
+            "AG:OutputGradient:3 AG:Input:3 B3..4 RS:InputGradient:3 B2..3 AG:OutputGradient:1 AG:Input:1 B1..2 \
+             RS:InputGradient:1 B0..1"
+        );
+        // Chunks of no layers.
+        assert_eq!(text(2, true, Recompute::Full, 0, [true, false], Action::Backward), "AG:OutputGradient:0 B0..1");
+        assert_eq!(text(1, false, Recompute::Full, 0, [false, true], Action::Backward), "B0..3");
+    }
+}

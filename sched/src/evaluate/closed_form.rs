@@ -32,12 +32,12 @@ use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
 pub struct ClosedForm<'a> {
     world: World<'a>,
     prepared: FxHashMap<Key, Prepared>,
-    held: FxHashMap<Order4, Vec<Vec<Context>>>,
-    grids: FxHashMap<Order4, (Grid, Order)>,
+    held: FxHashMap<ScheduleKey, Vec<Vec<Context>>>,
+    grids: FxHashMap<ScheduleKey, (Grid, Order)>,
 }
 
 /// A schedule with its pipeline degree, chunks per position and microbatches.
-type Order4 = (Schedule, u32, u32, u32);
+type ScheduleKey = (Schedule, u32, u32, u32);
 
 /// Entries of a cache that are kept; a cache that is full starts anew.
 const KEPT: usize = 4096;
@@ -217,27 +217,35 @@ struct View<'a> {
 
 impl View<'_> {
     fn stage(&self, position: u32, contexts: &[Context]) -> StageMemory {
-        let held = || (0u32..).zip(self.chunks).filter(|(_, chunk)| chunk.stage.raw() == position).map(|(c, _)| c);
-        let of = |chunk: u32| &self.costs[chunk as usize];
+        let here = (0u32..).zip(self.chunks).filter(|(_, chunk)| chunk.stage.raw() == position);
+        let held = here.map(|(number, _)| (number, self.held_by(number))).collect::<Vec<_>>();
         let total = |parts: &Parts| parts.iter().sum::<i64>();
-        let (mut peak, mut reached) = ([0; 3], None);
-        for context in contexts {
-            let mut parts = of(context.chunk).passes[context.action as usize].peak;
-            for (chunk, [forward, input]) in held().zip(&context.held) {
-                let (after_forward, after_input) = (
-                    of(chunk).passes[Action::Forward as usize].left,
-                    of(chunk).passes[Action::BackwardInput as usize].left,
-                );
-                for (part, sum) in parts.iter_mut().enumerate() {
-                    *sum += i64::from(*forward) * after_forward[part]
-                        + i64::from(*input) * (after_forward[part] + after_input[part]);
-                }
-            }
-            if reached.is_none() || total(&parts) > total(&peak) {
-                (peak, reached) = (parts, Some(context));
+        let sums = held.iter().map(|(_, [forward, input])| [total(forward), total(input)]).collect::<Vec<_>>();
+        let peak_of = |context: &Context| self.costs[context.chunk as usize].passes[context.action as usize].peak;
+        let size = |context: &&Context| {
+            let before = sums
+                .iter()
+                .zip(&context.held)
+                .map(|([forward, input], count)| i64::from(count[0]) * forward + i64::from(count[1]) * input);
+            total(&peak_of(context)) + before.sum::<i64>()
+        };
+        // The first of equals, as time goes.
+        let reached = contexts.iter().rev().max_by_key(size).expect("a position runs passes");
+        let mut peak = peak_of(reached);
+        for ((_, [forward, input]), count) in held.iter().zip(&reached.held) {
+            for (part, sum) in peak.iter_mut().enumerate() {
+                *sum += i64::from(count[0]) * forward[part] + i64::from(count[1]) * input[part];
             }
         }
-        self.report(position, held(), peak, reached.expect("a position runs passes"))
+        self.report(position, held.iter().map(|(number, _)| *number), peak, reached)
+    }
+
+    /// What one microbatch holds in a chunk after its forward pass, and after its input-gradient pass.
+    fn held_by(&self, chunk: u32) -> [Parts; 2] {
+        let passes = &self.costs[chunk as usize].passes;
+        let forward = passes[Action::Forward as usize].left;
+        let input = passes[Action::BackwardInput as usize].left;
+        [forward, std::array::from_fn(|part| forward[part] + input[part])]
     }
 
     fn report(&self, position: u32, held: impl Iterator<Item = u32>, peak: Parts, reached: &Context) -> StageMemory {

@@ -45,11 +45,3 @@ pub fn memory_problems(prediction: &Prediction) -> Vec<Problem> {
     })
     .collect()
 }
-
-#[cfg(test)]
-pub(crate) fn recurrence_for_measure(v: u32, times: &crate::schedules::CellTimes, skip: bool) -> u64 {
-    let shape = recurrence::Interleaving { pipeline: 8, chunks: v, microbatches: 96, group: if v == 1 { 1 } else { 8 } };
-    recurrence::one_forward_one_backward(shape, times, skip).row[0]
-}
-#[cfg(test)]
-pub(crate) fn contexts_for_measure(p: &ir::Plan) -> usize { inflight::contexts(p).iter().map(|c| c.len()).sum() }

@@ -161,6 +161,7 @@ impl Graph {
             for first in firsts.into_iter().filter(|_| family.size() > 1) {
                 let start = graph.crossings();
                 graph.collective(plan, cluster, family, first);
+                graph.crossed[start as usize..].sort_unstable();
                 graph.instances.push(Instance { axis, family, first, links: (start, graph.crossings()) });
             }
         }
@@ -232,7 +233,7 @@ impl Graph {
         colours
     }
 
-    /// What prices a collective of this group: members per node, in node order, widest path, first node's kind.
+    /// What prices a collective of this group: members, domains and NICs per node, widest path, first node's kind.
     fn signature(&self, family: Family, first: u32, cluster: &Cluster) -> u64 {
         let mut digest = Digest::new();
         let place = self.places[first as usize];
@@ -242,21 +243,23 @@ impl Graph {
             .map(|member| {
                 let place = self.places[member as usize];
                 let size = cluster.node_kind(place.node_kind).domain_size.max(1);
-                (place.node, place.local / size)
+                (place.node, place.local / size, cluster.nic_of(place))
             })
             .collect::<Vec<_>>();
         nodes.sort_unstable();
         let spine =
-            leaves_matter(cluster) && nodes.iter().any(|(node, _)| cluster.leaf(*node) != cluster.leaf(nodes[0].0));
+            leaves_matter(cluster) && nodes.iter().any(|(node, ..)| cluster.leaf(*node) != cluster.leaf(nodes[0].0));
         digest.number(u64::from(spine));
         let mut sizes = nodes
             .chunk_by(|a, b| a.0 == b.0)
-            .map(|node| (node.len(), node.chunk_by(|a, b| a.1 == b.1).count()))
+            .map(|node| {
+                let nics = node.chunk_by(|a, b| a.2 == b.2).count();
+                [node.len(), node.chunk_by(|a, b| a.1 == b.1).count(), nics]
+            })
             .collect::<Vec<_>>();
         sizes.sort_unstable();
-        for (members, domains) in sizes {
-            digest.number(members as u64);
-            digest.number(domains as u64);
+        for size in sizes.into_iter().flatten() {
+            digest.number(size as u64);
         }
         digest.finish()
     }
@@ -272,7 +275,10 @@ impl Graph {
             for member in instance.family.members(instance.first) {
                 digest.number(colours[member as usize]);
             }
-            digest.number(crossed.iter().fold(0u64, |sum, link| sum.wrapping_add(mix(&[links[*link as usize]]))));
+            // Members that share a link slow each other down: how often it is crossed counts.
+            let uses = crossed.chunk_by(|a, b| a == b);
+            let colours = uses.map(|same| mix(&[links[same[0] as usize], same.len() as u64]));
+            digest.number(colours.fold(0u64, u64::wrapping_add));
             let colour = mix(&[digest.finish(), GROUP]);
             for member in instance.family.members(instance.first) {
                 ranks[member as usize] = ranks[member as usize].wrapping_add(colour);

@@ -186,12 +186,12 @@ impl Search<'_, '_> {
         let (mut fitting, mut over): (Vec<_>, Vec<_>) = self.tried.into_iter().partition(|(_, p)| fits(p));
         fitting.sort_by_key(|(_, prediction)| prediction.iteration);
         over.sort_by(|(_, a), (_, b)| worst_excess(a).total_cmp(&worst_excess(b)));
-        let Some((best, prediction)) = fitting.first().cloned() else {
+        let Some((best, winner)) = fitting.first().cloned() else {
             return Err(nothing_fits(self.ask, over, self.refused, self.used, self.budget));
         };
-        let chosen = chosen(&best, &prediction, &over, self.used);
+        let chosen = chosen(&best, &winner, &over, self.used);
         let losers = fitting.into_iter().skip(1).map(|(plan, prediction)| {
-            let why = why_slower(&prediction, &(&best, &self_prediction(&chosen)), &plan);
+            let why = why_slower(&plan, &prediction, &best, &winner);
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
         });
         let losers = losers.take(runners_up).collect::<Vec<_>>();
@@ -201,11 +201,6 @@ impl Search<'_, '_> {
         });
         Ok(std::iter::once(chosen).chain(losers).chain(misfits).collect())
     }
-}
-
-/// The prediction of a candidate that has one.
-fn self_prediction(candidate: &Candidate) -> Prediction {
-    candidate.evaluation.clone().unwrap_or_else(|_| panic!("a chosen plan has a prediction: {:?}", candidate.plan))
 }
 
 /// Which rules made the chosen plan what it is.
@@ -239,7 +234,7 @@ fn chosen(plan: &Plan, prediction: &Prediction, over: &[(Plan, Prediction)], use
 }
 
 /// "12 % slower: bubble 21 % against 8 %", and what differs.
-fn why_slower(prediction: &Prediction, (best, winner): &(&Plan, &Prediction), plan: &Plan) -> String {
+fn why_slower(plan: &Plan, prediction: &Prediction, best: &Plan, winner: &Prediction) -> String {
     let slower = prediction.iteration.seconds() / winner.iteration.seconds().max(1e-12) - 1.0;
     let mut causes = Vec::new();
     let (here, there) = (prediction.bubble_rate.unwrap_or(0.0), winner.bubble_rate.unwrap_or(0.0));
