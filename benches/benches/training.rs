@@ -21,7 +21,8 @@ fn training(criterion: &mut Criterion) {
             case.plan.stages = vec![ir::StagePlan { layers: vec![4], ..case.plan.stages[0].clone() }; 2];
             case.plan.schedule = ir::Schedule::OneForwardOneBackward;
         }
-        let mut backend = CpuBackend::new(case.cluster.clone(), exec::data::generate(1, 100_000), CpuOptions::default());
+        let mut backend =
+            CpuBackend::new(case.cluster.clone(), exec::data::generate(1, 100_000), CpuOptions::default());
         backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
         let mut iteration = 0;
         group.bench_function(name, |b| {

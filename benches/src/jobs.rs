@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cost::CostModel;
 use ir::{
-    AdamW, AttentionKernel, Backend, Cluster, CollectiveAlgorithm, MlpKind, Model, NormKind, Plan, Positions, Precision,
-    Program, Recompute, Schedule, StagePlan, VerifiedProgram, Workload, ZeroStage,
+    AdamW, AttentionKernel, Backend, Cluster, CollectiveAlgorithm, MlpKind, Model, NormKind, Plan, Positions,
+    Precision, Program, Recompute, Schedule, StagePlan, VerifiedProgram, Workload, ZeroStage,
 };
 use sim::Simulator;
 use sim::machine::End;
@@ -32,7 +32,8 @@ impl Job {
     /// If the plan is not legal.
     #[must_use]
     pub fn lowered(&self) -> Program {
-        sched::lower(&self.plan, &self.model, &self.workload, &self.cluster).unwrap_or_else(|problems| panic!("{problems:?}"))
+        sched::lower(&self.plan, &self.model, &self.workload, &self.cluster)
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
     }
     /// The verified program.
     ///

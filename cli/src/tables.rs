@@ -6,8 +6,8 @@ use std::path::Path;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use owo_colors::OwoColorize as _;
 use trainyard::results::{
-    CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, MemorySummary, PlanReport, PredictionSummary,
-    QuickstartReport, RunReport, SimulateReport,
+    CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, MemorySummary, PlanReport,
+    PredictionSummary, QuickstartReport, RunReport, SimulateReport,
 };
 
 /// A line under the header and nothing else.
@@ -144,7 +144,8 @@ pub(crate) fn simulate(report: &SimulateReport) -> String {
 }
 
 fn throughput(out: &mut String, report: &SimulateReport) {
-    let rate = format!("{:.0} tokens/s, {:.1} per device", report.tokens_per_second, report.tokens_per_second_per_device);
+    let rate =
+        format!("{:.0} tokens/s, {:.1} per device", report.tokens_per_second, report.tokens_per_second_per_device);
     line(out, "throughput", rate);
     if let Some(utilization) = report.model_flops_utilization {
         line(out, "model FLOPs of peak", percent(utilization));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trainyard::results::json;
-use trainyard::{Context, Error, InitRequest, Loaded, Output, output, scenario};
+use trainyard::{Context, Error, InitRequest, Loaded, Output, Subject, output, scenario};
 
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
@@ -87,30 +87,21 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             Ok(Answer::good(json(&report), tables::plan(&report)))
         }
         Verb::Simulate(of) => {
-            let (loaded, mut out) = open(of)?;
+            let (loaded, out) = open(of)?;
             let report = trainyard::simulate(&loaded, context)?;
-            if let Some(out) = &mut out {
-                trainyard::stage_reports(out, &loaded, &trainyard::Subject::Simulated(&report))?;
-            }
-            close(out, &loaded, "simulate.json", &json(&report))?;
+            close_with_reports(out, &loaded, &Subject::Simulated(&report), &json(&report))?;
             Ok(Answer::good(json(&report), tables::simulate(&report)))
         }
         Verb::Run(of) => {
-            let (loaded, mut out) = open(of)?;
+            let (loaded, out) = open(of)?;
             let report = trainyard::run(&loaded, context)?;
-            if let Some(out) = &mut out {
-                trainyard::stage_reports(out, &loaded, &trainyard::Subject::Measured(&report))?;
-            }
-            close(out, &loaded, "run.json", &json(&report))?;
+            close_with_reports(out, &loaded, &Subject::Measured(&report), &json(&report))?;
             Ok(Answer::good(json(&report), tables::run(&report)))
         }
         Verb::Compare(of) => {
-            let (loaded, mut out) = open(of)?;
+            let (loaded, out) = open(of)?;
             let report = trainyard::compare(&loaded, context)?;
-            if let Some(out) = &mut out {
-                trainyard::stage_reports(out, &loaded, &trainyard::Subject::Compared(&report))?;
-            }
-            close(out, &loaded, "compare.json", &json(&report))?;
+            close_with_reports(out, &loaded, &Subject::Compared(&report), &json(&report))?;
             Ok(Answer::good(json(&report), tables::compare(&report)))
         }
         Verb::Calibrate { out, .. } => {
@@ -149,6 +140,24 @@ fn open(of: &OfScenario) -> Result<(Loaded, Option<Output>), Error> {
 
 fn stage(out: &mut Option<Output>, name: &str, content: &[u8]) -> Result<(), Error> {
     out.as_mut().map_or(Ok(()), |out| out.stage(name, content))
+}
+
+/// As [`close`], with the reports that the scenario asks for.
+fn close_with_reports(
+    mut out: Option<Output>,
+    loaded: &Loaded,
+    subject: &Subject<'_>,
+    json: &str,
+) -> Result<(), Error> {
+    if let Some(out) = &mut out {
+        trainyard::stage_reports(out, loaded, subject)?;
+    }
+    let name = match subject {
+        Subject::Simulated(_) => "simulate.json",
+        Subject::Measured(_) => "run.json",
+        Subject::Compared(_) => "compare.json",
+    };
+    close(out, loaded, name, json)
 }
 
 /// Writes the result and the resolved scenario beside it, and lets all files appear.

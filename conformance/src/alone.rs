@@ -38,7 +38,8 @@ struct Partners {
 /// If the program is not flat, or some instruction never ends.
 #[must_use]
 pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
-    let mut times: Vec<Vec<Option<Times>>> = program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect();
+    let mut times: Vec<Vec<Option<Times>>> =
+        program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect();
     let keys: Vec<Vec<Option<(Meeting, usize)>>> = program.roles.iter().map(|role| meetings(program, role)).collect();
     let mut partners: BTreeMap<Meeting, Partners> = BTreeMap::new();
     let mut reached: Vec<Vec<bool>> = times.iter().map(|role| vec![false; role.len()]).collect();
@@ -73,7 +74,8 @@ pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
             break;
         }
     }
-    let whole = |role: Vec<Option<Times>>| role.into_iter().map(|times| times.expect("an instruction that ends")).collect();
+    let whole =
+        |role: Vec<Option<Times>>| role.into_iter().map(|times| times.expect("an instruction that ends")).collect();
     times.into_iter().map(whole).collect()
 }
 
@@ -113,7 +115,9 @@ fn duration(program: &Program, role: &Role, op: Op, cost: &CostModel) -> u64 {
         own.map(|chunk| cost::memory::stepped_parameters(program.shape(), chunk)).sum()
     };
     let priced = match op {
-        Op::Compute { pass, chunk, units, .. } => cost.compute(program.shape(), program.chunk(chunk), pass, units, kind),
+        Op::Compute { pass, chunk, units, .. } => {
+            cost.compute(program.shape(), program.chunk(chunk), pass, units, kind)
+        }
         Op::GradientNorm => cost.gradient_norm(stepped(), kind),
         Op::Optimizer => cost.optimizer(stepped(), program.workload.precision, kind),
         Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => panic!("{op:?} has partners"),

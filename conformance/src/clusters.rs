@@ -54,7 +54,10 @@ fn device(name: &str, calibration: &str, [half, single, bandwidth]: [f64; 3], mu
     DeviceKind {
         name: name.into(),
         calibration: calibration.into(),
-        peak: precisions.into_iter().filter(|(precision, _)| calibration != "v100" || *precision != Precision::Bf16).collect(),
+        peak: precisions
+            .into_iter()
+            .filter(|(precision, _)| calibration != "v100" || *precision != Precision::Bf16)
+            .collect(),
         memory: Bytes::from_gib(80),
         memory_bandwidth: BytesPerSecond::new(bandwidth * 1e9).expect("a positive rate"),
         multiprocessors,
@@ -90,13 +93,23 @@ const ONE_SWITCH: Fabric = Fabric { leaf_nodes: 0, oversubscription: 1.0 };
 /// `nodes` servers of eight A100 with eight 200 Gb/s NICs under one switch.
 #[must_use]
 pub fn dgx_a100(nodes: u32) -> Cluster {
-    one_kind(a100(), eight(link("nvlink3", 300.0, 1500), link("pcie4x16", 31.5, 1500), link("ib-hdr", 25.0, 1750)), nodes, ONE_SWITCH)
+    one_kind(
+        a100(),
+        eight(link("nvlink3", 300.0, 1500), link("pcie4x16", 31.5, 1500), link("ib-hdr", 25.0, 1750)),
+        nodes,
+        ONE_SWITCH,
+    )
 }
 
 /// `nodes` servers of eight H100 with eight 400 Gb/s NICs under one switch.
 #[must_use]
 pub fn dgx_h100(nodes: u32) -> Cluster {
-    one_kind(h100(), eight(link("nvlink4", 450.0, 1200), link("pcie5x16", 63.0, 1500), link("ib-ndr", 50.0, 1650)), nodes, ONE_SWITCH)
+    one_kind(
+        h100(),
+        eight(link("nvlink4", 450.0, 1200), link("pcie5x16", 63.0, 1500), link("ib-ndr", 50.0, 1650)),
+        nodes,
+        ONE_SWITCH,
+    )
 }
 
 fn eight(domain_link: Link, host_link: Link, nic: Link) -> NodeKind {
@@ -173,7 +186,11 @@ fn node(dice: &mut Dice, device_kinds: usize) -> NodeKind {
         name: format!("{size} of k{first}"),
         devices: (0..size).map(|place| DeviceKindId::at(kind(place))).collect(),
         domain_size,
-        domain_link: dice.pick(&[link("nvlink3", 300.0, 1500), link("nvlink2", 150.0, 1500), link("pcie3x16", 15.75, 1500)]),
+        domain_link: dice.pick(&[
+            link("nvlink3", 300.0, 1500),
+            link("nvlink2", 150.0, 1500),
+            link("pcie3x16", 15.75, 1500),
+        ]),
         host_link: dice.pick(&[link("pcie4x16", 31.5, 1500), link("pcie3x16", 15.75, 1500)]),
         nics: dice.within(1, size),
         nic: dice.pick(&[link("ib-hdr", 25.0, 1750), link("roce-100g", 12.5, 3000), link("eth-10g", 1.25, 20_000)]),

@@ -1,8 +1,10 @@
 //! Tests that need several crates: one suite over every backend, goldens, dependency and tidy checks.
 //!
 //! The tests are in `tests/`; here is what they share: the checkout ([`workspace`]), seeded chance ([`dice`]), clusters
-//! ([`clusters`]), whole random cases ([`swarm`]) and an oracle of the simulator ([`alone`]).
+//! ([`clusters`]), whole random cases ([`swarm`]), an oracle of the simulator
+//! ([`alone`]) and the cases of the accuracy study ([`accuracy`]).
 
+pub mod accuracy;
 pub mod alone;
 pub mod clusters;
 pub mod dice;

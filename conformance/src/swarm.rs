@@ -149,7 +149,8 @@ fn degrees(dice: &mut Dice, ranks: u32) -> Degrees {
             pipeline: degree(dice),
             chunks: dice.pick(&[1, 1, 1, 2, 2, 3]),
         };
-        let wide = if ranks > 8 { Degrees { data: degrees.data * dice.within(1, ranks / 8), ..degrees } } else { degrees };
+        let wide =
+            if ranks > 8 { Degrees { data: degrees.data * dice.within(1, ranks / 8), ..degrees } } else { degrees };
         if wide.world() <= ranks {
             return wide;
         }
@@ -207,7 +208,14 @@ fn llama(name: &str, layers: u32, [hidden, heads, kv_heads, head_dim, ffn, vocab
 fn tiny_model(dice: &mut Dice, layers: u32, tensor: u32) -> Model {
     let kv_heads = tensor * dice.pick(&[1, 1, 2]);
     let heads = kv_heads * dice.pick(&[1, 2]);
-    let sizes = [dice.pick(&[12, 16, 20]), heads, kv_heads, dice.pick(&[2, 4, 6]), tensor * dice.within(2, 5), dice.pick(&[256, 256, 259])];
+    let sizes = [
+        dice.pick(&[12, 16, 20]),
+        heads,
+        kv_heads,
+        dice.pick(&[2, 4, 6]),
+        tensor * dice.within(2, 5),
+        dice.pick(&[256, 256, 259]),
+    ];
     let model = llama("tiny", layers, sizes);
     family(dice, model)
 }
@@ -346,5 +354,9 @@ fn placement(dice: &mut Dice, plan: &Plan, cluster: &Cluster) -> Vec<DeviceId> {
     let mut order: Vec<u32> = (0..groups).collect();
     dice.shuffle(&mut order);
     let wanted = (plan.data * plan.pipeline()) as usize;
-    order.iter().take(wanted).flat_map(|group| (0..plan.tensor).map(move |i| DeviceId::new(group * plan.tensor + i))).collect()
+    order
+        .iter()
+        .take(wanted)
+        .flat_map(|group| (0..plan.tensor).map(move |i| DeviceId::new(group * plan.tensor + i)))
+        .collect()
 }

@@ -48,7 +48,8 @@ impl Machine for Simulated {
         Case::spread(seed, 32)
     }
     fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
-        let case = (0..).map(|seed| Case::tiny(seed, 8)).find(|case| case.plan.world() > 1).expect("some case of ranks");
+        let case =
+            (0..).map(|seed| Case::tiny(seed, 8)).find(|case| case.plan.world() > 1).expect("some case of ranks");
         let mut cluster = clusters::dgx_a100(2);
         let mut old = cluster.device_kinds[0].clone();
         cluster.device_kinds[0].peak.retain(|(precision, _)| *precision != Precision::Fp32);
@@ -91,7 +92,8 @@ impl Machine for Trained {
         (case, cluster, vec!["training.precision", "training.attention", "model.vocabulary", "cluster"])
     }
     fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
-        let bits = |outcome: &IterationOutcome| (outcome.loss.map(f64::to_bits), outcome.gradient_norm.map(f64::to_bits));
+        let bits =
+            |outcome: &IterationOutcome| (outcome.loss.map(f64::to_bits), outcome.gradient_norm.map(f64::to_bits));
         a.loss.is_some() && bits(a) == bits(b)
     }
     fn covers(timeline: &Timeline, program: &Program) -> bool {
@@ -145,10 +147,17 @@ fn memory_after<M: Machine>(program: &Program, lane: &Lane) -> Bytes {
     let last = memory[memory.len() - 1].1;
     match M::CLOCK {
         Clock::Simulated => {
-            assert_eq!((memory[0].1, last), (resident, resident), "{} starts or ends with more than is resident", lane.role);
+            assert_eq!(
+                (memory[0].1, last),
+                (resident, resident),
+                "{} starts or ends with more than is resident",
+                lane.role
+            );
             assert!(memory.iter().all(|(_, bytes)| *bytes >= resident), "{} falls below what is resident", lane.role);
         }
-        Clock::Measured => assert!(memory.iter().any(|(_, bytes)| *bytes > last), "{} never held an activation", lane.role),
+        Clock::Measured => {
+            assert!(memory.iter().any(|(_, bytes)| *bytes > last), "{} never held an activation", lane.role)
+        }
     }
     last
 }
@@ -206,7 +215,8 @@ fn refuses_with_every_reason<M: Machine>() {
 
 fn refuses_a_program_that_is_larger_than_the_cluster<M: Machine>() {
     let mut case = M::case(0);
-    let program = (0..).map(|seed| M::case(seed).program(Folding::Folded)).find(|p| p.world() > 4).expect("some large case");
+    let program =
+        (0..).map(|seed| M::case(seed).program(Folding::Folded)).find(|p| p.world() > 4).expect("some large case");
     case.cluster.groups.truncate(1);
     case.cluster.groups[0].count = 1;
     let kind = case.cluster.groups[0].kind.index();

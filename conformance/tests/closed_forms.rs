@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cost::{CostModel, PassTable, StagePasses};
 use ir::program::Payload;
 use ir::{
-    Backend, BytesPerSecond, CollectiveAlgorithm, Cluster, Op, Plan, Recompute, Schedule, SimDuration, StagePlan,
+    Backend, BytesPerSecond, Cluster, CollectiveAlgorithm, Op, Plan, Recompute, Schedule, SimDuration, StagePlan,
     Timeline, VerifiedProgram, ZeroStage,
 };
 use sched::{ClosedForm, Evaluator, Folding};
@@ -72,7 +72,8 @@ fn simulate(cost: CostModel, program: &Arc<VerifiedProgram>) -> Timeline {
 /// From the start of a stage's first pass to the end of its last, the longest of all stages; and passes in all.
 fn longest_stage(case: &Case, table: PassTable) -> (u64, u64) {
     let program = case.program(Folding::Folded);
-    let cost = CostModel::with_pass_table(case.cluster.clone(), table).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let cost =
+        CostModel::with_pass_table(case.cluster.clone(), table).unwrap_or_else(|problems| panic!("{problems:?}"));
     let timeline = simulate(cost, &program);
     let mut passes = 0;
     let spans = timeline.lanes.iter().map(|lane| {
@@ -138,13 +139,20 @@ fn a_ring_takes_its_bytes_over_the_link_and_its_steps_times_the_latency() {
             let timeline = simulate(clusters::priced(case.cluster.clone()), &program);
             let nic = &case.cluster.node_kinds[0].nic;
             for (instruction, span) in program.roles[0].instructions().iter().zip(&timeline.lanes[0].spans) {
-                let Op::Collective { bytes, payload: Payload::Gradients { .. } | Payload::Parameters { .. }, .. } = instruction.op else {
+                let Op::Collective { bytes, payload: Payload::Gradients { .. } | Payload::Parameters { .. }, .. } =
+                    instruction.op
+                else {
                     continue;
                 };
                 let steps = f64::from(data - 1) * if zero == ZeroStage::Zero0 { 2.0 } else { 1.0 };
-                let seconds = steps / f64::from(data) * bytes.get() as f64 / nic.bandwidth.get() + steps * nic.latency.seconds();
+                let seconds =
+                    steps / f64::from(data) * bytes.get() as f64 / nic.bandwidth.get() + steps * nic.latency.seconds();
                 let took = (span.end - span.start).nanoseconds() as f64;
-                assert!((took - seconds * 1e9).abs() <= 1.0, "{data} ranks, {zero:?}: {took} ns, not {} ns", seconds * 1e9);
+                assert!(
+                    (took - seconds * 1e9).abs() <= 1.0,
+                    "{data} ranks, {zero:?}: {took} ns, not {} ns",
+                    seconds * 1e9
+                );
             }
         }
     }
@@ -163,10 +171,13 @@ fn uniform(seed: u64) -> Case {
         case.model.layers = p * v * layers;
         let recompute = dice.pick(&[Recompute::None, Recompute::Selective, Recompute::Full]);
         case.plan.stages = vec![StagePlan { layers: vec![layers; v as usize], recompute }; p as usize];
-        case.plan.schedule = dice.pick(&[Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::OneForwardOneBackward]);
+        case.plan.schedule =
+            dice.pick(&[Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::OneForwardOneBackward]);
         case.plan.microbatches = if v > 1 { p * dice.within(1, 4) } else { dice.within(1, 20) };
         case.workload.global_batch = case.plan.data * case.plan.microbatches * case.plan.microbatch_size;
-        if (case.plan.schedule != Schedule::GPipe || v == 1) && sched::legal(&case.plan, &case.model, &case.workload, &case.cluster).is_empty() {
+        if (case.plan.schedule != Schedule::GPipe || v == 1)
+            && sched::legal(&case.plan, &case.model, &case.workload, &case.cluster).is_empty()
+        {
             return case;
         }
     }
@@ -203,7 +214,10 @@ fn the_closed_form_is_the_simulation_where_no_link_is_shared() {
 fn the_printed_bubble_rates_of_1f1b_follow_from_the_printed_times() {
     let file = root().join("../shared/data/published/zero_bubble_schedules.csv");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        return say(&format!("skipped: the_printed_bubble_rates_of_1f1b_follow_from_the_printed_times (no {})", file.display()));
+        return say(&format!(
+            "skipped: the_printed_bubble_rates_of_1f1b_follow_from_the_printed_times (no {})",
+            file.display()
+        ));
     };
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
@@ -219,7 +233,9 @@ fn the_printed_bubble_rates_of_1f1b_follow_from_the_printed_times() {
             let notes = cell("notes");
             let start = notes.find(key).unwrap_or_else(|| panic!("{key} in the notes")) + key.len();
             let digits: String = notes[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-            SimDuration::from_seconds(digits.parse::<f64>().expect("milliseconds") * 1e-3).expect("a time").nanoseconds()
+            SimDuration::from_seconds(digits.parse::<f64>().expect("milliseconds") * 1e-3)
+                .expect("a time")
+                .nanoseconds()
         };
         let whole = |name: &str| cell(name).parse::<u32>().unwrap_or_else(|_| panic!("{name} is a whole number"));
         let (p, m) = (whole("pp"), whole("grad_accum"));

@@ -28,7 +28,11 @@ fn digests() -> String {
         let case = Case::spread(seed, 32);
         [Folding::Folded, Folding::Flat].map(|folding| {
             let program = case.program(folding);
-            format!("digest {seed} {:016x} {:016x}\n", program.digest(), simulate::<RadixQueue<End>>(&case, &program).digest())
+            format!(
+                "digest {seed} {:016x} {:016x}\n",
+                program.digest(),
+                simulate::<RadixQueue<End>>(&case, &program).digest()
+            )
         })
     });
     lines.collect()
@@ -48,10 +52,15 @@ fn another_process_gives_the_same_digests() {
     assert_eq!(own.lines().count() as u64, 2 * CASES);
     for _ in 0..2 {
         let program = std::env::current_exe().expect("this test has a path");
-        let output = Command::new(program).args(["--exact", "child", "--nocapture"]).env(CHILD, "1").output().expect("it runs again");
+        let output = Command::new(program)
+            .args(["--exact", "child", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .expect("it runs again");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let said = String::from_utf8(output.stdout).expect("text");
-        let digests: String = said.lines().filter(|line| line.starts_with("digest ")).map(|line| format!("{line}\n")).collect();
+        let digests: String =
+            said.lines().filter(|line| line.starts_with("digest ")).map(|line| format!("{line}\n")).collect();
         assert_eq!(digests, own, "two processes disagree");
     }
 }
@@ -61,7 +70,8 @@ fn every_queue_gives_the_same_timeline() {
     for_each_seed(120, |seed| {
         let case = Case::spread(seed, 32);
         let program = case.program(Folding::Flat);
-        let (radix, indexed) = (simulate::<RadixQueue<End>>(&case, &program), simulate::<IndexedQueue<End>>(&case, &program));
+        let (radix, indexed) =
+            (simulate::<RadixQueue<End>>(&case, &program), simulate::<IndexedQueue<End>>(&case, &program));
         assert_eq!(radix, indexed, "the order of events depends on the queue");
     });
 }

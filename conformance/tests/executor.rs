@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use exec::data::{Dataset, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use exec::state::Weights;
-use ir::{
-    AdamW, Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, Rank, Workload,
-};
+use ir::{AdamW, Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, Rank, Workload};
 use sched::Folding;
 use trainyard_conformance::clusters;
 use trainyard_conformance::dice::for_each_seed;
@@ -44,14 +42,17 @@ fn apart(a: f64, b: f64) -> f64 {
 fn worst(a: &[(f64, f64)], b: &[(f64, f64)]) -> (f64, f64) {
     assert_eq!(a.len(), b.len());
     let pairs = || a.iter().zip(b);
-    (pairs().map(|(a, b)| apart(a.0, b.0)).fold(0.0, f64::max), pairs().map(|(a, b)| apart(a.1, b.1)).fold(0.0, f64::max))
+    (
+        pairs().map(|(a, b)| apart(a.0, b.0)).fold(0.0, f64::max),
+        pairs().map(|(a, b)| apart(a.1, b.1)).fold(0.0, f64::max),
+    )
 }
 
 /// At least 1e-4 is asked of losses; what was seen over 400 seeds is 3e-6, so a drift is caught long before.
 #[test]
 fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
     let mut most = (0.0f64, 0.0f64);
-    for_each_seed(48, |seed| {
+    for_each_seed(100, |seed| {
         let case = Case::tiny(seed, 8);
         let (divided, whole) = (train(&case, None), train(&case.on_one_rank(), None));
         let (losses, norms) = worst(&divided, &whole);
@@ -60,11 +61,16 @@ fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
         assert!(whole[19].0 < whole[0].0, "nothing was learnt: {whole:?}");
         most = (most.0.max(losses), most.1.max(norms));
         if seed % 4 == 0 {
-            let bits = |run: Vec<(f64, f64)>| run.into_iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect::<Vec<_>>();
+            let bits = |run: Vec<(f64, f64)>| {
+                run.into_iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect::<Vec<_>>()
+            };
             assert_eq!(bits(train(&case, None)), bits(divided), "the same plan twice\n{:?}", case.plan);
         }
     });
-    say(&format!("largest distance from one rank over the swarm: losses {:.1e}, gradient norms {:.1e}", most.0, most.1));
+    say(&format!(
+        "largest distance from one rank over the swarm: losses {:.1e}, gradient norms {:.1e}",
+        most.0, most.1
+    ));
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test names itself, and a swarm says what it saw")]
@@ -75,7 +81,8 @@ fn say(words: &str) {
 /// The interpreter that can import PyTorch, if there is one.
 fn torch() -> Option<String> {
     let python = std::env::var("TRAINYARD_TORCH_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".into());
-    let works = Command::new(&python).args(["-c", "import torch, numpy"]).output().is_ok_and(|output| output.status.success());
+    let works =
+        Command::new(&python).args(["-c", "import torch, numpy"]).output().is_ok_and(|output| output.status.success());
     works.then_some(python)
 }
 
@@ -87,7 +94,8 @@ fn dump(folder: &Path, model: &Model, workload: &Workload, weights: &Weights) {
         "model": model, "workload": workload, "tensors": tensors,
         "iterations": ITERATIONS, "batch": workload.global_batch,
     });
-    let floats: Vec<u8> = weights.iter().flat_map(|(_, tensor)| tensor.data.iter().flat_map(|x| x.to_le_bytes())).collect();
+    let floats: Vec<u8> =
+        weights.iter().flat_map(|(_, tensor)| tensor.data.iter().flat_map(|x| x.to_le_bytes())).collect();
     let dataset = Dataset::new(corpus(), workload.sequence_length, workload.seed).expect("a long text");
     let mut words: Vec<u32> = Vec::new();
     for (iteration, index) in (0..ITERATIONS).flat_map(|i| (0..workload.global_batch).map(move |index| (i, index))) {
@@ -109,7 +117,9 @@ fn reference(python: &str, case: &Case, weights: &Weights) -> Vec<(f64, f64)> {
     let output = Command::new(python).arg(script).arg(folder.path()).output().expect("python runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the reference prints JSON");
-    let numbers = |key: &str| said[key].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect::<Vec<_>>();
+    let numbers = |key: &str| {
+        said[key].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect::<Vec<_>>()
+    };
     numbers("losses").into_iter().zip(numbers("gradient_norms")).collect()
 }
 
@@ -154,13 +164,17 @@ fn families() -> [Case; 2] {
         seed: 11,
         ..case.workload.clone()
     };
-    [llama, gpt].map(|model| Case { model, workload: workload.clone(), cluster: clusters::cpu(1), ..case.clone() }.on_one_rank())
+    [llama, gpt].map(|model| {
+        Case { model, workload: workload.clone(), cluster: clusters::cpu(1), ..case.clone() }.on_one_rank()
+    })
 }
 
 #[test]
 fn one_rank_trains_as_pytorch_does() {
     let Some(python) = torch() else {
-        return say("skipped: one_rank_trains_as_pytorch_does (no interpreter that imports torch and numpy; TRAINYARD_TORCH_PYTHON names one)");
+        return say(
+            "skipped: one_rank_trains_as_pytorch_does (no interpreter that imports torch and numpy; TRAINYARD_TORCH_PYTHON names one)",
+        );
     };
     for case in families() {
         let weights = Weights::initial(&case.model, case.workload.seed);
@@ -180,7 +194,8 @@ fn broken(kind: FaultKind, rank: u32) -> (BackendError, Duration) {
     let case = (0..).map(|seed| Case::tiny(seed, 8)).find(|case| case.plan.world() >= 4 && case.plan.pipeline() > 1);
     let case = case.expect("some case of several stages");
     let fault = Fault { rank: Rank::new(rank), iteration: 1, instruction: None, kind };
-    let options = CpuOptions { stall_timeout: Duration::from_millis(400), faults: vec![fault], ..CpuOptions::default() };
+    let options =
+        CpuOptions { stall_timeout: Duration::from_millis(400), faults: vec![fault], ..CpuOptions::default() };
     let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), options);
     backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
     backend.iterate(0).unwrap_or_else(|error| panic!("{error}"));

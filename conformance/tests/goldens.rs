@@ -75,7 +75,11 @@ fn compare(name: &str, was: &str, is: &str) -> Vec<String> {
             Err(error) => found.push(format!("is not JSON: {error}")),
         }
     } else if was != is {
-        let line = was.lines().zip(is.lines()).position(|(a, b)| a != b).unwrap_or(was.lines().count().min(is.lines().count()));
+        let line = was
+            .lines()
+            .zip(is.lines())
+            .position(|(a, b)| a != b)
+            .unwrap_or(was.lines().count().min(is.lines().count()));
         let [before, now] = [was, is].map(|text| text.lines().nth(line).unwrap_or("nothing").to_owned());
         found.push(format!("line {}: was `{before}`, is `{now}`", line + 1));
     }
@@ -98,7 +102,9 @@ fn scenarios_give_what_they_gave() {
                 continue;
             }
             match std::fs::read_to_string(&path) {
-                Ok(was) => faults.extend(compare(name, &was, &is).into_iter().map(|what| format!("{scenario}/expected/{name}{what}"))),
+                Ok(was) => faults.extend(
+                    compare(name, &was, &is).into_iter().map(|what| format!("{scenario}/expected/{name}{what}")),
+                ),
                 Err(error) => faults.push(format!("{scenario}/expected/{name}: {error}")),
             }
         }
@@ -114,7 +120,8 @@ fn the_resolved_form_reads_back() {
         let loaded = scenario::load(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let again = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(again.path().join("scenario.toml"), loaded.scenario.to_toml()).expect("a temporary file");
-        let read = scenario::load(again.path()).unwrap_or_else(|error| panic!("{} resolved: {error}", folder.display()));
+        let read =
+            scenario::load(again.path()).unwrap_or_else(|error| panic!("{} resolved: {error}", folder.display()));
         assert_eq!(read.scenario, loaded.scenario, "{}", folder.display());
     }
 }

@@ -23,7 +23,8 @@ fn simulate(program: &Arc<VerifiedProgram>, cluster: &Cluster) -> Timeline {
 /// Every rank's spans and memory are those of its folded role.
 fn folded_equals_flat(case: &Case) {
     let (folded, flat) = (case.program(Folding::Folded), case.program(Folding::Flat));
-    let unfolded = VerifiedProgram::new(ir::program::unfold::unfold(&folded)).unwrap_or_else(|p| panic!("{}", sentences(&p)));
+    let unfolded =
+        VerifiedProgram::new(ir::program::unfold::unfold(&folded)).unwrap_or_else(|p| panic!("{}", sentences(&p)));
     let [few, all, again] = [&folded, &flat, &Arc::new(unfolded)].map(|program| simulate(program, &case.cluster));
     assert_eq!(few.end(), all.end(), "makespans of {} roles and of {} ranks", folded.roles.len(), flat.roles.len());
     for lane in all.lanes.iter().zip(&again.lanes) {
@@ -35,7 +36,10 @@ fn folded_equals_flat(case: &Case) {
         let unlike = one.spans.iter().zip(&own.spans).find(|(a, b)| a != b);
         if let Some((folded_span, flat_span)) = unlike {
             let op = flat.roles[rank.index()].instruction(flat_span.instruction).op;
-            panic!("{role} ({} ranks), rank {rank}: {folded_span:?} folded, {flat_span:?} flat, {op:?}", one.multiplicity);
+            panic!(
+                "{role} ({} ranks), rank {rank}: {folded_span:?} folded, {flat_span:?} flat, {op:?}",
+                one.multiplicity
+            );
         }
         assert_eq!(one.memory, own.memory, "memory of {rank}");
     }
@@ -50,7 +54,8 @@ fn folding_changes_nothing() {
 fn folding_changes_nothing_on_hundreds_of_devices() {
     for_each_seed(16, |seed| {
         let large = |seed: &u64| Case::spread(*seed, 256);
-        let case = (seed * 1000..).map(|seed| large(&seed)).find(|case| case.plan.world() > 96).expect("some large case");
+        let case =
+            (seed * 1000..).map(|seed| large(&seed)).find(|case| case.plan.world() > 96).expect("some large case");
         folded_equals_flat(&case);
     });
 }
@@ -76,7 +81,11 @@ fn nothing_is_faster_than_its_critical_path_and_what_is_alone_is_exact() {
             }
         }
         assert!(same || !alone, "nothing was stretched, and yet something is late");
-        if same { exact += 1 } else { stretched += 1 }
+        if same {
+            exact += 1
+        } else {
+            stretched += 1
+        }
         bounds(&program, &case.cluster, &timeline, &oracle);
     });
     if std::env::var(trainyard_conformance::dice::SEED_VARIABLE).is_err() {
@@ -96,7 +105,10 @@ fn bounds(program: &Program, cluster: &Cluster, timeline: &Timeline, oracle: &[V
     let cost = clusters::priced(cluster.clone());
     for (link, seconds) in alone::link_seconds(program, &cost) {
         let nanoseconds = seconds * 1e9;
-        assert!(makespan as f64 >= nanoseconds * (1.0 - 1e-9), "{link:?} carries {nanoseconds} ns of messages in {makespan} ns");
+        assert!(
+            makespan as f64 >= nanoseconds * (1.0 - 1e-9),
+            "{link:?} carries {nanoseconds} ns of messages in {makespan} ns"
+        );
     }
 }
 
@@ -118,7 +130,10 @@ fn a_shared_nic_is_shared() {
             }
         }
     });
-    assert!(found || std::env::var(trainyard_conformance::dice::SEED_VARIABLE).is_ok(), "no message was ever stretched");
+    assert!(
+        found || std::env::var(trainyard_conformance::dice::SEED_VARIABLE).is_ok(),
+        "no message was ever stretched"
+    );
 }
 
 /// The check of timelines finds what it is there to find: each of these breaks one rule of a sound timeline.
@@ -129,14 +144,16 @@ fn a_broken_timeline_is_found_out() {
     let program = case.program(Folding::Flat);
     let sound = simulate(&program, &case.cluster);
     let place = |wanted: fn(&Op) -> bool| {
-        let of = |role: usize| program.roles[role].instructions().iter().position(|instruction| wanted(&instruction.op));
+        let of =
+            |role: usize| program.roles[role].instructions().iter().position(|instruction| wanted(&instruction.op));
         (0..program.roles.len()).find_map(|role| Some((role, of(role)?))).expect("an instruction of this kind")
     };
     let send = place(|op| matches!(op, Op::Send { .. }));
     let collective = place(|op| matches!(op, Op::Collective { .. }));
     let last = sound.lanes[0].spans.len() - 1;
     let moment = ir::SimTime::from_nanoseconds;
-    let breaks: [(&str, &dyn Fn(&mut Timeline)); 6] = [
+    type Break<'a> = (&'a str, &'a dyn Fn(&mut Timeline));
+    let breaks: [Break; 6] = [
         ("a span is missing", &|t| t.lanes[0].spans.truncate(last)),
         ("a span ends before it starts", &|t| t.lanes[0].spans[last].end = moment(0)),
         ("an instruction does not wait", &|t| t.lanes[0].spans[last].issued = moment(0)),

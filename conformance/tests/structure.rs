@@ -86,7 +86,11 @@ fn sched_and_sim_have_no_clock_no_files_and_no_environment() {
             );
         }
     }
-    assert!(faults.is_empty(), "below `trainyard` nothing touches files, clocks or environment:\n{}", faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "below `trainyard` nothing touches files, clocks or environment:\n{}",
+        faults.join("\n")
+    );
 }
 
 /// Files over 600 lines, with the most lines each may have. The list only shrinks.

@@ -60,10 +60,7 @@ impl Dice {
 }
 
 impl Drop for Dice {
-    #[expect(
-        clippy::print_stderr,
-        reason = "a failing test names the seed that repeats it"
-    )]
+    #[expect(clippy::print_stderr, reason = "a failing test names the seed that repeats it")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("failed with seed {}", self.seed);

@@ -82,7 +82,8 @@ impl Catalog {
     /// Adds the entries of the four tables of a file.
     pub(crate) fn add_tables(&mut self, root: &Table<'_>) {
         let entries = |key| root.table(key).map(|table| table.entries()).unwrap_or_default();
-        let (devices, links, nodes, models) = (entries("devices"), entries("links"), entries("nodes"), entries("models"));
+        let (devices, links, nodes, models) =
+            (entries("devices"), entries("links"), entries("nodes"), entries("models"));
         self.devices.extend(devices.into_iter().filter_map(|(name, value)| device(name, &value)));
         self.links.extend(links.into_iter().filter_map(|(name, value)| link(name, &value)));
         self.nodes.extend(nodes.into_iter().filter_map(|(name, value)| node(name, &value)));
@@ -122,7 +123,8 @@ pub(crate) const PRECISIONS: [(&str, Precision); 3] =
 
 fn device(name: String, value: &Value<'_>) -> Option<DeviceKind> {
     let table = value.table()?;
-    let calibration = table.get("calibration").and_then(|v| v.text()).map_or_else(|| "analytic".to_owned(), str::to_owned);
+    let calibration =
+        table.get("calibration").and_then(|v| v.text()).map_or_else(|| "analytic".to_owned(), str::to_owned);
     let peak = table.require("peak", "{ bf16 = \"312TFLOP/s\" }").and_then(|v| v.table()).map(|peaks| {
         let found = PRECISIONS.iter().filter_map(|(key, precision)| Some((*precision, peaks.get(key)?.quantity()?)));
         let found: Vec<_> = found.collect();

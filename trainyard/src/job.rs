@@ -8,8 +8,8 @@ use reports::Metrics;
 use sim::Simulator;
 
 use crate::Error;
-use crate::facts;
 use crate::error::InputError;
+use crate::facts;
 use crate::progress::Context;
 use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName};
 use crate::source::Sources;
@@ -104,9 +104,8 @@ impl<'a> Job<'a> {
         let scenario = &self.loaded.scenario;
         let lowered = sched::lower(plan, &scenario.model, &scenario.workload, &scenario.cluster);
         let program = lowered.map_err(|reasons| self.infeasible(Infeasible { reasons, nearest: Vec::new() }))?;
-        let verified = VerifiedProgram::new(program).map_err(|reasons| {
-            self.infeasible(Infeasible { reasons, nearest: Vec::new() })
-        })?;
+        let verified = VerifiedProgram::new(program)
+            .map_err(|reasons| self.infeasible(Infeasible { reasons, nearest: Vec::new() }))?;
         Ok(Arc::new(verified))
     }
     /// One simulated iteration.
@@ -121,6 +120,11 @@ impl<'a> Job<'a> {
     }
     /// The numbers of a timeline of a plan's program.
     pub(crate) fn metrics(&self, plan: &Plan, program: &VerifiedProgram, timeline: &Timeline) -> Metrics {
-        Metrics::of(program, timeline, Some(facts::rate(&self.loaded.scenario, plan)), &facts::capacity(&self.loaded.scenario, plan))
+        Metrics::of(
+            program,
+            timeline,
+            Some(facts::rate(&self.loaded.scenario, plan)),
+            &facts::capacity(&self.loaded.scenario, plan),
+        )
     }
 }

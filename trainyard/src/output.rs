@@ -24,7 +24,8 @@ impl Output {
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::files(folder, format!("cannot make the output folder: {e}")))?;
         // The file is gone as soon as it is dropped.
-        NamedTempFile::new_in(folder).map_err(|e| Error::files(folder, format!("cannot write to the output folder: {e}")))?;
+        NamedTempFile::new_in(folder)
+            .map_err(|e| Error::files(folder, format!("cannot write to the output folder: {e}")))?;
         Ok(Self { folder: folder.to_owned(), staged: Vec::new() })
     }
     /// The folder.
@@ -48,7 +49,8 @@ impl Output {
     pub fn commit(self) -> Result<Vec<PathBuf>, Error> {
         let mut written = Vec::with_capacity(self.staged.len());
         for (path, file) in self.staged {
-            file.persist(&path).map_err(|e| Error::files(&path, format!("cannot give the file its name: {}", e.error)))?;
+            file.persist(&path)
+                .map_err(|e| Error::files(&path, format!("cannot give the file its name: {}", e.error)))?;
             written.push(path);
         }
         Ok(written)

@@ -22,7 +22,8 @@ use trainyard_benches::jobs::gpt3_175b;
 
 const RADIX: &str = "queue-radix-100k";
 const INDEXED: &str = "queue-priority-queue-100k";
-const NAMES: [&str; 6] = [RADIX, INDEXED, "engine-gpt3-175b", "lower-gpt3-175b", "verify-gpt3-175b", "estimate-gpt3-175b"];
+const NAMES: [&str; 6] =
+    [RADIX, INDEXED, "engine-gpt3-175b", "lower-gpt3-175b", "verify-gpt3-175b", "estimate-gpt3-175b"];
 
 /// The radix queue is this many times faster, in time, where both hold [`PENDING`] events.
 const AT_LEAST: f64 = 3.0;
@@ -111,7 +112,8 @@ fn time_ratio() -> f64 {
 }
 
 fn compare(counts: &BTreeMap<String, u64>) -> Result<bool, String> {
-    let text = std::fs::read_to_string(file()).map_err(|error| format!("{}: {error}; --update writes it", file().display()))?;
+    let text = std::fs::read_to_string(file())
+        .map_err(|error| format!("{}: {error}; --update writes it", file().display()))?;
     let committed: Committed = toml::from_str(&text).map_err(|error| format!("{}: {error}", file().display()))?;
     println!("within {} %: {}", committed.tolerance_percent, committed.reason);
     let mut good = true;
@@ -147,7 +149,8 @@ fn update(counts: &BTreeMap<String, u64>) -> Result<(), String> {
 }
 
 fn all(rewrite: bool) -> Result<bool, String> {
-    let counts = NAMES.iter().map(|name| Ok(((*name).to_owned(), count(name)?))).collect::<Result<BTreeMap<_, _>, String>>()?;
+    let counts =
+        NAMES.iter().map(|name| Ok(((*name).to_owned(), count(name)?))).collect::<Result<BTreeMap<_, _>, String>>()?;
     let good = if rewrite { update(&counts).map(|()| true)? } else { compare(&counts)? };
     let instructions = counts[INDEXED] as f64 / counts[RADIX] as f64;
     let time = time_ratio();

@@ -125,17 +125,7 @@ impl<'a, W: Worker> Run<'a, W> {
     pub(super) fn run(mut self) -> Result<Report, Stop> {
         self.epoch = self.context.shared.lock().exchanges.epoch();
         while self.left > 0 {
-            let gives = self.arrive()?;
-            let mut progressed = !gives.is_empty();
-            for id in gives {
-                self.give(id);
-            }
-            while let Some(id) = self.next_taking()? {
-                self.take(id);
-                progressed = true;
-            }
-            progressed |= self.end_stretch();
-            if progressed {
+            if self.exchange()? {
                 continue;
             }
             match self.next_compute() {
@@ -155,6 +145,24 @@ impl<'a, W: Worker> Run<'a, W> {
             loss: finite("loss", self.worker.loss())?,
             gradient_norm: finite("gradient norm", gradient_norm)?,
         })
+    }
+
+    /// Goes through all streams once: arrives, gives, takes, sees what has ended. `false` if there was nothing to do,
+    /// and only then may the rank compute or sleep: an instruction that was seen to end, even if nothing but time passed
+    /// for it, may be all that the next one waits for.
+    fn exchange(&mut self) -> Result<bool, Stop> {
+        let left = self.left;
+        let gives = self.arrive()?;
+        let mut moved = !gives.is_empty();
+        for id in gives {
+            self.give(id);
+        }
+        while let Some(id) = self.next_taking()? {
+            self.take(id);
+            moved = true;
+        }
+        self.end_stretch();
+        Ok(moved || self.left < left)
     }
 
     /// The lock, with the network brought up to now.
@@ -306,15 +314,13 @@ impl<'a, W: Worker> Run<'a, W> {
     }
 
     /// Ends the emulated instruction whose time is over.
-    fn end_stretch(&mut self) -> bool {
-        let Some(stretch) = self.stretch else { return false };
+    fn end_stretch(&mut self) {
+        let Some(stretch) = self.stretch else { return };
         let now = self.epoch.elapsed();
-        let over = now >= stretch.until;
-        if over {
+        if now >= stretch.until {
             self.stretch = None;
             self.finish(stretch.instruction, stretch.issued, stretch.start, now);
         }
-        over
     }
 
     /// A compute instruction that may begin: its stream, itself, and since when.

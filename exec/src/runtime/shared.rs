@@ -150,8 +150,8 @@ impl Shared {
         mut state: MutexGuard<'a, State>,
         at_most: Option<Duration>,
     ) -> MutexGuard<'a, State> {
+        self.signalled(&state).for_each(|other| self.wake[other].notify_one());
         if !state.exchanges.signals[rank] {
-            self.signalled(&state).for_each(|other| self.wake[other].notify_one());
             state.sleeping[rank] = true;
             state = match at_most {
                 Some(time) => self.wake[rank].wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,

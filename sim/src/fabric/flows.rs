@@ -62,8 +62,7 @@ struct Progress {
 impl Progress {
     fn left_at(&self, now: u64) -> u128 {
         // What completes within a nanosecond has less than a nanosecond's work left in it.
-        self.work
-            .saturating_sub(u128::from(self.rate) * u128::from(now - self.since))
+        self.work.saturating_sub(u128::from(self.rate) * u128::from(now - self.since))
     }
 }
 
@@ -95,12 +94,7 @@ impl Flows {
         self.change_at(now);
         let id = self.solver.add(flow);
         let work = u128::from(alone) * u128::from(flow.cap);
-        let progress = Progress {
-            work,
-            since: now,
-            rate: 0,
-            completion: NEVER,
-        };
+        let progress = Progress { work, since: now, rate: 0, completion: NEVER };
         let slot = id.slot() as usize;
         if slot == self.progress.len() {
             self.progress.push(progress);
@@ -117,10 +111,7 @@ impl Flows {
     /// [`update`](Self::update) has not seen.
     pub fn finish(&mut self, now: u64, id: FlowId) {
         let completion = self.completion(id);
-        assert!(
-            completion == now,
-            "{id:?} is finished at {now} ns but done at {completion} ns"
-        );
+        assert!(completion == now, "{id:?} is finished at {now} ns but done at {completion} ns");
         self.change_at(now);
         self.solver.remove(id);
     }
@@ -132,10 +123,7 @@ impl Flows {
     /// changes that [`update`](Self::update) has not seen.
     pub fn abandon(&mut self, now: u64, id: FlowId) -> u128 {
         let completion = self.completion(id);
-        assert!(
-            now <= completion,
-            "{id:?} is abandoned at {now} ns but was done at {completion} ns"
-        );
+        assert!(now <= completion, "{id:?} is abandoned at {now} ns but was done at {completion} ns");
         self.change_at(now);
         self.solver.remove(id);
         self.progress[id.slot() as usize].left_at(now)
@@ -154,10 +142,7 @@ impl Flows {
             for &RateChange { flow, rate } in self.solver.solve() {
                 let progress = &mut self.progress[flow.slot() as usize];
                 let before = progress.completion;
-                assert!(
-                    now <= before,
-                    "{flow:?} was done at {before} ns and is still there at {now} ns"
-                );
+                assert!(now <= before, "{flow:?} was done at {before} ns and is still there at {now} ns");
                 progress.work = progress.left_at(now);
                 progress.since = now;
                 let is_new = progress.rate == 0;
@@ -165,10 +150,7 @@ impl Flows {
                 let wait = u64::try_from(progress.work.div_ceil(rate.into())).unwrap_or(NEVER);
                 progress.completion = now.saturating_add(wait);
                 if is_new || progress.completion != before {
-                    self.updates.push(Completion {
-                        flow,
-                        at: progress.completion,
-                    });
+                    self.updates.push(Completion { flow, at: progress.completion });
                 }
             }
         }
@@ -195,16 +177,8 @@ impl Flows {
     }
 
     fn move_to(&mut self, now: u64) {
-        assert!(
-            now >= self.now,
-            "flows changed at {now} ns, before {} ns",
-            self.now
-        );
-        assert!(
-            now == self.now || !self.outdated,
-            "flows changed at {} ns were not updated by {now} ns",
-            self.now
-        );
+        assert!(now >= self.now, "flows changed at {now} ns, before {} ns", self.now);
+        assert!(now == self.now || !self.outdated, "flows changed at {} ns were not updated by {now} ns", self.now);
         self.now = now;
     }
 }

@@ -72,9 +72,6 @@ impl FlowSpec<'_> {
     fn assert_sound(&self) {
         assert!(self.cap >= 1, "a flow needs a cap of at least 1 byte/s");
         assert!(self.count >= 1, "a flow stands for at least one unit flow");
-        assert!(
-            self.hops.iter().all(|hop| hop.uses >= 1),
-            "a flow uses each link on its way at least once"
-        );
+        assert!(self.hops.iter().all(|hop| hop.uses >= 1), "a flow uses each link on its way at least once");
     }
 }

@@ -15,56 +15,29 @@ pub fn rates(capacities: &[u64], flows: &[FlowSpec<'_>]) -> Vec<u64> {
     }
 
     let mut rates: Vec<Option<u64>> = vec![None; flows.len()];
-    while let Some(cap) = flows
-        .iter()
-        .zip(&rates)
-        .filter(|(_, rate)| rate.is_none())
-        .map(|(flow, _)| flow.cap)
-        .min()
-    {
-        let levels = spare
-            .iter()
-            .zip(&asking)
-            .map(|(spare, asking)| spare.checked_div(*asking));
+    while let Some(cap) = flows.iter().zip(&rates).filter(|(_, rate)| rate.is_none()).map(|(flow, _)| flow.cap).min() {
+        let levels = spare.iter().zip(&asking).map(|(spare, asking)| spare.checked_div(*asking));
         let refusing: Vec<Option<u128>> = levels.collect();
         let (level, refused): (u64, Vec<usize>) = match refusing.iter().flatten().min() {
             Some(&level) if level < u128::from(cap) => {
-                let crosses = |flow: &FlowSpec<'_>| {
-                    flow.hops
-                        .iter()
-                        .any(|hop| refusing[hop.link.index()] == Some(level))
-                };
-                let level =
-                    u64::try_from(level).expect("a level below a cap fits, as the cap does");
-                (
-                    level,
-                    (0..flows.len())
-                        .filter(|&flow| crosses(&flows[flow]))
-                        .collect(),
-                )
+                let crosses =
+                    |flow: &FlowSpec<'_>| flow.hops.iter().any(|hop| refusing[hop.link.index()] == Some(level));
+                let level = u64::try_from(level).expect("a level below a cap fits, as the cap does");
+                (level, (0..flows.len()).filter(|&flow| crosses(&flows[flow])).collect())
             }
-            _ => (
-                cap,
-                (0..flows.len())
-                    .filter(|&flow| flows[flow].cap == cap)
-                    .collect(),
-            ),
+            _ => (cap, (0..flows.len()).filter(|&flow| flows[flow].cap == cap).collect()),
         };
         for flow in refused {
             if rates[flow].is_none() {
                 rates[flow] = Some(level);
                 for hop in flows[flow].hops {
-                    spare[hop.link.index()] -=
-                        u128::from(level) * u128::from(flows[flow].shares(*hop));
+                    spare[hop.link.index()] -= u128::from(level) * u128::from(flows[flow].shares(*hop));
                 }
             }
         }
         asking = shares(capacities.len(), flows, |flow| rates[flow].is_none());
     }
-    rates
-        .into_iter()
-        .map(|rate| rate.expect("the loop ends when every flow has a rate"))
-        .collect()
+    rates.into_iter().map(|rate| rate.expect("the loop ends when every flow has a rate")).collect()
 }
 
 /// How many shares of each link the flows that are `counted` take.

@@ -138,10 +138,7 @@ impl Solver {
     /// Adds a link of `capacity` bytes per second.
     pub fn add_link(&mut self, capacity: u64) -> LinkId {
         let link = narrow(self.links.len());
-        self.links.push(Link {
-            capacity,
-            ..Link::default()
-        });
+        self.links.push(Link { capacity, ..Link::default() });
         LinkId(link)
     }
 
@@ -173,25 +170,12 @@ impl Solver {
         for (index, &hop) in flow.hops.iter().enumerate() {
             let shares = flow.shares(hop);
             let link = &mut self.links[hop.link.index()];
-            link.shares = link
-                .shares
-                .checked_add(shares)
-                .expect("the shares of a link pass 2^64");
+            link.shares = link.shares.checked_add(shares).expect("the shares of a link pass 2^64");
             link.demand += u128::from(flow.cap) * u128::from(shares);
-            state.hops.push(Crossing {
-                link: hop.link.0,
-                position: narrow(link.members.len()),
-                shares,
-            });
-            link.members.push(Member {
-                flow: slot,
-                hop: narrow(index),
-            });
+            state.hops.push(Crossing { link: hop.link.0, position: narrow(link.members.len()), shares });
+            link.members.push(Member { flow: slot, hop: narrow(index) });
         }
-        let id = FlowId {
-            slot,
-            generation: state.generation,
-        };
+        let id = FlowId { slot, generation: state.generation };
         for hop in flow.hops {
             self.touch(hop.link.0);
         }
@@ -207,21 +191,14 @@ impl Solver {
         let cap = self.flow(id).cap;
         let mut hops = std::mem::take(&mut self.flows[id.slot as usize].hops);
         for index in 0..hops.len() {
-            let Crossing {
-                link: number,
-                position,
-                shares,
-            } = hops[index];
+            let Crossing { link: number, position, shares } = hops[index];
             let link = &mut self.links[number as usize];
             link.shares -= shares;
             link.demand -= u128::from(cap) * u128::from(shares);
             link.members.swap_remove(position as usize);
             if let Some(moved) = link.members.get(position as usize) {
-                let crossings = if moved.flow == id.slot {
-                    &mut hops
-                } else {
-                    &mut self.flows[moved.flow as usize].hops
-                };
+                let crossings =
+                    if moved.flow == id.slot { &mut hops } else { &mut self.flows[moved.flow as usize].hops };
                 crossings[moved.hop as usize].position = position;
             }
             self.touch(number);
@@ -272,13 +249,7 @@ impl Solver {
             // Neither removed again nor reached over a contended link: nothing keeps it below its cap.
             if flow.generation % 2 == 1 && flow.rate == 0 {
                 flow.rate = flow.cap;
-                self.changed.push(RateChange {
-                    flow: FlowId {
-                        slot,
-                        generation: flow.generation,
-                    },
-                    rate: flow.rate,
-                });
+                self.changed.push(RateChange { flow: FlowId { slot, generation: flow.generation }, rate: flow.rate });
             }
         }
         &self.changed
@@ -300,14 +271,7 @@ impl Solver {
 
     /// Finds what the changes can reach: consequence 3 of the rule.
     fn find_part(&mut self) {
-        let Self {
-            links,
-            flows,
-            touched,
-            part,
-            round,
-            ..
-        } = self;
+        let Self { links, flows, touched, part, round, .. } = self;
         part.links.clear();
         part.flows.clear();
         touched.retain(|&number| {

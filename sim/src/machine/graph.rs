@@ -56,6 +56,8 @@ pub(super) enum Meeting {
 pub(super) struct Graph {
     /// First node of each role, and one past the last node.
     pub(super) offsets: Vec<u32>,
+    /// The role of each node.
+    role_of_node: Vec<u32>,
     /// How many predecessors each node has.
     pub(super) predecessors: Vec<u32>,
     /// Successors of each node.
@@ -84,8 +86,12 @@ impl Graph {
             offsets.push(offsets[offsets.len() - 1] + number(role.instructions().len()));
         }
         let nodes = offsets[program.roles.len()] as usize;
+        let roles = 0..program.roles.len();
+        let role_of_node =
+            roles.flat_map(|role| (offsets[role]..offsets[role + 1]).map(move |_| number(role))).collect();
         let mut graph = Self {
             offsets,
+            role_of_node,
             predecessors: vec![0; nodes],
             dependents: Lists::default(),
             rendezvous_of: vec![ALONE; nodes],
@@ -101,7 +107,13 @@ impl Graph {
 
     /// The role that a node belongs to.
     pub(super) fn role(&self, node: u32) -> usize {
-        self.offsets.partition_point(|offset| *offset <= node) - 1
+        self.role_of_node[node as usize] as usize
+    }
+
+    /// The role that a node belongs to, and its place in the role's list.
+    pub(super) fn place(&self, node: u32) -> (usize, usize) {
+        let role = self.role(node);
+        (role, (node - self.offsets[role]) as usize)
     }
 
     fn join_dependents(&mut self, program: &Program) {

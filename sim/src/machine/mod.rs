@@ -12,6 +12,7 @@ use cost::CostModel;
 use ir::{Backend, BackendError, Clock, IterationOutcome, Problem, Rank, Timeline, VerifiedProgram};
 
 mod graph;
+mod memory;
 mod network;
 mod prices;
 mod run;
@@ -19,6 +20,7 @@ mod run;
 pub use run::End;
 
 use graph::Graph;
+use memory::Memory;
 use network::Network;
 use prices::Prices;
 use run::{Run, Stage};
@@ -32,6 +34,7 @@ struct Loaded {
     graph: Graph,
     prices: Prices,
     network: Network,
+    memory: Memory,
     /// The one iteration that all are equal to, once computed.
     iteration: Option<Timeline>,
 }
@@ -75,8 +78,8 @@ impl<Q: Queue<End> + Default> Simulator<Q> {
     /// Before [`Backend::load`].
     pub fn iterate_afresh(&self, iteration: u64) -> Result<Timeline, BackendError> {
         let loaded = self.loaded.as_ref().expect("load a program before iterating");
-        let Loaded { program, graph, prices, network, .. } = loaded;
-        let stage = Stage { program, graph, prices, network };
+        let Loaded { program, graph, prices, network, memory, .. } = loaded;
+        let stage = Stage { program, graph, prices, network, memory };
         match Run::new(stage, Q::default()).finish() {
             Ok(lanes) => Ok(Timeline { clock: Clock::Simulated, program: loaded.digest, iteration, lanes }),
             Err((role, what)) => {
@@ -99,7 +102,11 @@ impl<Q: Queue<End> + Default> Backend for Simulator<Q> {
         match outside {
             Some(rank) => vec![Problem::new(
                 "placement",
-                format!("rank {} is on device {}, but the cluster has {devices}", rank.raw(), program.device(rank).raw()),
+                format!(
+                    "rank {} is on device {}, but the cluster has {devices}",
+                    rank.raw(),
+                    program.device(rank).raw()
+                ),
             )],
             None => self.cost.problems(program),
         }
@@ -113,8 +120,8 @@ impl<Q: Queue<End> + Default> Backend for Simulator<Q> {
         let graph = Graph::new(&program);
         let prices = Prices::new(&program, &graph, &self.cost);
         let network = Network::new(&program, &graph, &prices, self.cost.cluster());
-        let digest = program.digest();
-        self.loaded = Some(Loaded { program, digest, graph, prices, network, iteration: None });
+        let (digest, memory) = (program.digest(), Memory::new(&program));
+        self.loaded = Some(Loaded { program, digest, graph, prices, network, memory, iteration: None });
         Ok(())
     }
 

@@ -185,7 +185,8 @@ impl Links {
                 let family = &program.groups[group.index()];
                 for shift in family.shifts.iter() {
                     let members = family.members.moved(i64::from(shift.raw()));
-                    let present = |rank: ir::Rank| roles.binary_search(&RoleId::new(graph.role_of[rank.index()])).is_ok();
+                    let present =
+                        |rank: ir::Rank| roles.binary_search(&RoleId::new(graph.role_of[rank.index()])).is_ok();
                     if !members.iter().all(present) {
                         continue;
                     }

@@ -4,10 +4,10 @@
 //! only. What starts is issued in the order in which it became ready, so that ties are broken by insertion and by
 //! nothing else.
 
-use ir::program::Access;
 use ir::{Bytes, InstructionId, Lane, Program, RoleId, SimTime, Span};
 
 use super::graph::{ALONE, Graph, direction_word};
+use super::memory::Memory;
 use super::network::Network;
 use super::prices::Prices;
 use crate::fabric::FlowSpec;
@@ -32,6 +32,7 @@ pub(super) struct Stage<'a> {
     pub(super) graph: &'a Graph,
     pub(super) prices: &'a Prices,
     pub(super) network: &'a Network,
+    pub(super) memory: &'a Memory,
 }
 
 /// See the [module](self).
@@ -46,40 +47,30 @@ pub(super) struct Run<'a, Q> {
     missing: Vec<u32>,
     ready: Vec<u32>,
     unfinished: usize,
-    role_of_node: Vec<u32>,
     lanes: Vec<Lane>,
     in_use: Vec<u64>,
 }
 
+/// A span of which nothing is known yet.
+const BLANK: Span =
+    Span { instruction: InstructionId::new(0), issued: SimTime::NEVER, start: SimTime::NEVER, end: SimTime::NEVER };
+
 impl<'a, Q: Queue<End>> Run<'a, Q> {
     pub(super) fn new(stage: Stage<'a>, queue: Q) -> Self {
-        let Stage { program, graph, network, .. } = stage;
+        let Stage { program, graph, network, memory, .. } = stage;
         let rendezvous = graph.meetings.len();
         let missing = (0..rendezvous).map(|r| length(graph.participants.of(number(r)))).collect();
-        let mut lanes = Vec::with_capacity(program.roles.len());
-        let mut in_use = Vec::with_capacity(program.roles.len());
-        for (index, role) in program.roles.iter().enumerate() {
-            let resident: Bytes = role.buffers.iter().filter(|b| b.resident).map(|b| b.bytes).sum();
-            in_use.push(resident.get());
-            let spans = (0..role.instructions().len())
-                .map(|i| Span {
-                    instruction: InstructionId::at(i),
-                    issued: SimTime::NEVER,
-                    start: SimTime::NEVER,
-                    end: SimTime::NEVER,
-                })
-                .collect();
-            lanes.push(Lane {
+        let lanes = program.roles.iter().enumerate().map(|(index, role)| {
+            let mut changes = Vec::with_capacity(memory.changes[index] + 1);
+            changes.push((SimTime::ZERO, memory.resident[index]));
+            Lane {
                 role: RoleId::at(index),
                 rank: role.ranks.first(),
                 multiplicity: role.ranks.len(),
-                spans,
-                memory: vec![(SimTime::ZERO, resident)],
-            });
-        }
-        let role_of_node = (0..program.roles.len())
-            .flat_map(|role| (graph.offsets[role]..graph.offsets[role + 1]).map(move |_| number(role)))
-            .collect();
+                spans: vec![BLANK; role.instructions().len()],
+                memory: changes,
+            }
+        });
         let ready = (0..number(graph.predecessors.len())).filter(|n| graph.predecessors[*n as usize] == 0).collect();
         Self {
             stage,
@@ -90,9 +81,8 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
             missing,
             ready,
             unfinished: graph.predecessors.len(),
-            role_of_node,
-            lanes,
-            in_use,
+            lanes: lanes.collect(),
+            in_use: memory.resident.iter().map(|bytes| bytes.get()).collect(),
         }
     }
 
@@ -132,16 +122,15 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
         }
     }
 
-    fn span(&mut self, node: u32) -> &mut Span {
-        let role = self.role_of_node[node as usize] as usize;
-        &mut self.lanes[role].spans[(node - self.stage.graph.offsets[role]) as usize]
-    }
-
     fn issue(&mut self, now: u64, node: u32) {
-        self.span(node).issued = SimTime::from_nanoseconds(now);
+        let (role, index) = self.stage.graph.place(node);
+        let span = &mut self.lanes[role].spans[index];
+        span.instruction = InstructionId::at(index);
+        span.issued = SimTime::from_nanoseconds(now);
         let rendezvous = self.stage.graph.rendezvous_of[node as usize];
         if rendezvous == ALONE {
-            self.start(now, node);
+            span.start = span.issued;
+            self.take(now, node, role);
             self.queue.push(now + self.stage.prices.local[node as usize], End::Node(node));
             return;
         }
@@ -168,8 +157,17 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
     }
 
     fn start(&mut self, now: u64, node: u32) {
-        self.span(node).start = SimTime::from_nanoseconds(now);
-        self.account(now, node, Access::Allocate);
+        let (role, index) = self.stage.graph.place(node);
+        self.lanes[role].spans[index].start = SimTime::from_nanoseconds(now);
+        self.take(now, node, role);
+    }
+
+    /// A node of a role takes the memory that it needs.
+    fn take(&mut self, now: u64, node: u32, role: usize) {
+        let taken = self.stage.memory.taken[node as usize];
+        if taken > 0 {
+            self.hold(now, role, self.in_use[role] + taken);
+        }
     }
 
     fn end(&mut self, now: u64, end: End) {
@@ -188,8 +186,13 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
     }
 
     fn end_node(&mut self, now: u64, node: u32) {
-        self.span(node).end = SimTime::from_nanoseconds(now);
-        self.account(now, node, Access::Free);
+        let (role, index) = self.stage.graph.place(node);
+        self.lanes[role].spans[index].end = SimTime::from_nanoseconds(now);
+        let given = self.stage.memory.given[node as usize];
+        if given > 0 {
+            let left = self.in_use[role].checked_sub(given).expect("verified: freed after it was allocated");
+            self.hold(now, role, left);
+        }
         self.unfinished -= 1;
         for dependent in self.stage.graph.dependents.of(node) {
             self.waiting[*dependent as usize] -= 1;
@@ -199,37 +202,24 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
         }
     }
 
-    /// Adds up what a node takes when it starts, or gives back when it ends.
-    fn account(&mut self, now: u64, node: u32, when: Access) {
-        let index = self.role_of_node[node as usize] as usize;
-        let role = &self.stage.program.roles[index];
-        let instruction = &role.instructions()[(node - self.stage.graph.offsets[index]) as usize];
-        let accesses = role.accesses(instruction).iter().filter(|(_, access)| *access == when);
-        let bytes: Bytes = accesses.map(|(buffer, _)| role.buffers[buffer.index()].bytes).sum();
-        if bytes == Bytes::ZERO {
-            return;
-        }
-        let in_use = &mut self.in_use[index];
-        *in_use = match when {
-            Access::Free => in_use.checked_sub(bytes.get()).expect("verified: freed after it was allocated"),
-            Access::Allocate | Access::Use => *in_use + bytes.get(),
-        };
-        self.lanes[index].memory.push((SimTime::from_nanoseconds(now), Bytes::new(*in_use)));
+    /// Notes what a rank of a role holds from now on.
+    fn hold(&mut self, now: u64, role: usize, bytes: u64) {
+        self.in_use[role] = bytes;
+        self.lanes[role].memory.push((SimTime::from_nanoseconds(now), Bytes::new(bytes)));
     }
 
     /// The first unfinished instruction that has been reached, or failing that the first unfinished one, and its partner.
     fn stuck(&self) -> (RoleId, String) {
         let graph = self.stage.graph;
-        let unfinished = |span: &&Span| span.end == SimTime::NEVER;
-        let (role, span) = self
-            .lanes
-            .iter()
-            .enumerate()
-            .flat_map(|(role, lane)| lane.spans.iter().filter(unfinished).map(move |span| (role, span)))
-            .min_by_key(|(_, span)| span.issued)
+        let spans = self.lanes.iter().enumerate().flat_map(|(role, lane)| {
+            lane.spans.iter().enumerate().map(move |(index, span)| (role, InstructionId::at(index), span))
+        });
+        let (role, instruction, _) = spans
+            .filter(|(_, _, span)| span.end == SimTime::NEVER)
+            .min_by_key(|(_, _, span)| span.issued)
             .expect("called with unfinished instructions");
-        let node = graph.offsets[role] + span.instruction.raw();
-        let op = self.stage.program.roles[role].instruction(span.instruction).op;
+        let node = graph.offsets[role] + instruction.raw();
+        let op = self.stage.program.roles[role].instruction(instruction).op;
         let what = match op {
             ir::Op::Send { message, peer, .. } | ir::Op::Receive { message, peer, .. } => format!(
                 "the {} of microbatch {} over edge {} waits for {}",
@@ -239,16 +229,15 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
                 peer.role
             ),
             ir::Op::Collective { .. } => {
-                let absent = graph.participants.of(graph.rendezvous_of[node as usize]).iter().find(|other| {
-                    let role = self.role_of_node[**other as usize] as usize;
-                    self.lanes[role].spans[(**other - graph.offsets[role]) as usize].issued == SimTime::NEVER
-                });
-                let absent = absent.map_or(role, |other| self.role_of_node[*other as usize] as usize);
+                let mut places =
+                    graph.participants.of(graph.rendezvous_of[node as usize]).iter().map(|other| graph.place(*other));
+                let absent = places.find(|(role, index)| self.lanes[*role].spans[*index].issued == SimTime::NEVER);
+                let absent = absent.map_or(role, |(role, _)| role);
                 format!("a collective waits for role{absent}")
             }
             ir::Op::Compute { .. } | ir::Op::GradientNorm | ir::Op::Optimizer => "it was never reached".into(),
         };
-        (RoleId::at(role), format!("instruction {} ({op:?}) cannot end: {what}", span.instruction))
+        (RoleId::at(role), format!("instruction {instruction} ({op:?}) cannot end: {what}"))
     }
 }
 

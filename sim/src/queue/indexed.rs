@@ -57,11 +57,7 @@ impl<E> Default for IndexedQueue<E> {
 impl<E> IndexedQueue<E> {
     /// An empty queue at time zero.
     pub fn new() -> Self {
-        Self {
-            now: 0,
-            insertions: 0,
-            heap: PriorityQueue::with_default_hasher(),
-        }
+        Self { now: 0, insertions: 0, heap: PriorityQueue::with_default_hasher() }
     }
 
     /// The priority of an event inserted now.
@@ -75,13 +71,7 @@ impl<E> IndexedQueue<E> {
 impl<E> Queue<E> for IndexedQueue<E> {
     fn push(&mut self, time: u64, event: E) {
         let priority = self.insertion(time);
-        self.heap.push(
-            Item {
-                name: FIRST_WITHOUT_KEY + self.insertions,
-                event,
-            },
-            priority,
-        );
+        self.heap.push(Item { name: FIRST_WITHOUT_KEY + self.insertions, event }, priority);
     }
 
     fn schedule(&mut self, key: Key, time: u64, event: E) {

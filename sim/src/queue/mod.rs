@@ -105,8 +105,5 @@ pub trait Queue<E> {
 
 /// The precondition of both backends.
 fn assert_not_past(time: u64, now: u64) {
-    assert!(
-        time >= now,
-        "event at {time} ns is before now ({now} ns): time does not run backwards"
-    );
+    assert!(time >= now, "event at {time} ns is before now ({now} ns): time does not run backwards");
 }

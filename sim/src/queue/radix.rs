@@ -64,9 +64,7 @@ impl Generations {
     }
 
     fn is_pending(&self, key: Key) -> bool {
-        self.0
-            .get(key.0 as usize)
-            .is_some_and(|generation| generation % 2 == 1)
+        self.0.get(key.0 as usize).is_some_and(|generation| generation % 2 == 1)
     }
 
     /// Moves to the next generation and returns it.
@@ -126,6 +124,17 @@ impl<E> RadixQueue<E> {
         while self.occupied != 0 {
             let lowest = self.occupied.trailing_zeros() as usize;
             self.occupied &= self.occupied - 1;
+            // One entry alone, as a rule when few are pending, is the first event if it is live: nothing to deal out.
+            if self.buckets[lowest].len() == 1 {
+                let entry = self.buckets[lowest].pop().expect("one entry");
+                if self.generations.is_live(&entry) {
+                    self.now = entry.time;
+                    self.ready.push_back(entry);
+                    return true;
+                }
+                self.entries -= 1;
+                continue;
+            }
             let mut bucket = std::mem::take(&mut self.buckets[lowest]);
 
             let held = bucket.len();
@@ -146,10 +155,7 @@ impl<E> RadixQueue<E> {
                     self.place(entry);
                 }
             }
-            debug_assert!(
-                self.buckets[lowest].is_empty(),
-                "an entry of bucket {lowest} was dealt back into it"
-            );
+            debug_assert!(self.buckets[lowest].is_empty(), "an entry of bucket {lowest} was dealt back into it");
             self.buckets[lowest] = bucket; // keeps its allocation
             if found {
                 return true;
@@ -214,12 +220,7 @@ impl<E> RadixQueue<E> {
 
 impl<E> Queue<E> for RadixQueue<E> {
     fn push(&mut self, time: u64, event: E) {
-        self.insert(Entry {
-            time,
-            key: NO_KEY,
-            generation: 0,
-            event,
-        });
+        self.insert(Entry { time, key: NO_KEY, generation: 0, event });
     }
 
     fn schedule(&mut self, key: Key, time: u64, event: E) {
@@ -232,12 +233,7 @@ impl<E> Queue<E> for RadixQueue<E> {
             self.generations.0.resize(index as usize + 1, 0);
         }
         let generation = self.generations.advance(index);
-        self.insert(Entry {
-            time,
-            key: index,
-            generation,
-            event,
-        });
+        self.insert(Entry { time, key: index, generation, event });
         self.compact_if_stale();
     }
 
@@ -263,27 +259,27 @@ impl<E> Queue<E> for RadixQueue<E> {
     }
 
     fn drain_instant(&mut self, events: &mut Vec<E>) -> Option<u64> {
-        let (instant, first) = self.pop()?;
-        events.push(first);
-        events.extend(std::iter::from_fn(|| self.pop_ready()));
-        Some(instant)
+        let before = events.len();
+        loop {
+            while let Some(event) = self.pop_ready() {
+                events.push(event);
+            }
+            if events.len() > before {
+                return Some(self.now);
+            }
+            if !self.refill() {
+                return None;
+            }
+        }
     }
 
     /// Looks through the lowest bucket: as long as the `pop` that follows, at worst.
     fn next_time(&self) -> Option<u64> {
-        if self
-            .ready
-            .iter()
-            .any(|entry| self.generations.is_live(entry))
-        {
+        if self.ready.iter().any(|entry| self.generations.is_live(entry)) {
             return Some(self.now);
         }
         self.buckets.iter().find_map(|bucket| {
-            bucket
-                .iter()
-                .filter(|entry| self.generations.is_live(entry))
-                .map(|entry| entry.time)
-                .min()
+            bucket.iter().filter(|entry| self.generations.is_live(entry)).map(|entry| entry.time).min()
         })
     }
 

@@ -87,10 +87,7 @@ fn check_against_oracle(dice: &mut Dice, mut queue: impl Queue<u64>) {
                 for event in instant {
                     assert_eq!(oracle.pop(), Some((time.unwrap(), event)));
                 }
-                assert!(
-                    time.is_none() || queue.next_time() != time,
-                    "an event was left in its instant"
-                );
+                assert!(time.is_none() || queue.next_time() != time, "an event was left in its instant");
             }
             _ => {
                 let next = queue.next_time();

@@ -58,7 +58,9 @@ impl Reader {
             if line.replace(here) == Some(here) {
                 continue;
             }
-            self.report(Problem::new("", format!("not TOML: {}", error.message().replace('\n', ", "))).at(self.span(place)));
+            self.report(
+                Problem::new("", format!("not TOML: {}", error.message().replace('\n', ", "))).at(self.span(place)),
+            );
         }
         let table = Table::root(&self, root.get_ref());
         let result = body(&table);
@@ -96,7 +98,9 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     candidates
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(&lower, &candidate.to_lowercase()), candidate))
-        .filter(|(likeness, candidate)| *likeness >= 0.80 || (!lower.is_empty() && candidate.to_lowercase().contains(&lower)))
+        .filter(|(likeness, candidate)| {
+            *likeness >= 0.80 || (!lower.is_empty() && candidate.to_lowercase().contains(&lower))
+        })
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
 }
@@ -105,7 +109,13 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 pub(crate) fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let candidates: Vec<&str> = candidates.into_iter().collect();
     nearest(word, candidates.iter().copied()).map_or_else(
-        || if candidates.is_empty() { "there are none".to_owned() } else { format!("one of: {}", candidates.join(", ")) },
+        || {
+            if candidates.is_empty() {
+                "there are none".to_owned()
+            } else {
+                format!("one of: {}", candidates.join(", "))
+            }
+        },
         |near| format!("did you mean `{near}`?"),
     )
 }

@@ -284,7 +284,11 @@ impl Figure {
     /// Relative change; positive is more.
     #[must_use]
     pub fn change(&self) -> f64 {
-        if self.baseline == 0.0 { if self.now == 0.0 { 0.0 } else { f64::INFINITY } } else { self.now / self.baseline - 1.0 }
+        if self.baseline == 0.0 {
+            if self.now == 0.0 { 0.0 } else { f64::INFINITY }
+        } else {
+            self.now / self.baseline - 1.0
+        }
     }
 }
 

@@ -48,7 +48,8 @@ fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
 }
 
 fn pass_table(table: &Table<'_>) -> Option<PassTable> {
-    let rows = table.require("stages", "[{ forward = \"10ms\", backward_input = \"10ms\", backward_weight = \"10ms\" }]");
+    let rows =
+        table.require("stages", "[{ forward = \"10ms\", backward_input = \"10ms\", backward_weight = \"10ms\" }]");
     let stages = rows.and_then(|v| stages(&v));
     let chunks_per_stage = table.get("chunks_per_stage").map_or(Some(1), |v| v.count());
     let duration = |key| table.get(key).map_or(Some(SimDuration::ZERO), |v| v.quantity());

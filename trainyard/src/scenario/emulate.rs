@@ -64,14 +64,17 @@ fn factors(value: &Value<'_>, devices: u64) -> Option<Vec<f64>> {
 
 /// The cluster with device `i` slower by `factors[i]`; equal neighbours stay one group.
 fn slow_down(cluster: &Cluster, factors: &[f64]) -> Cluster {
-    let mut result = Cluster { groups: Vec::new(), node_kinds: Vec::new(), device_kinds: Vec::new(), ..cluster.clone() };
+    let mut result =
+        Cluster { groups: Vec::new(), node_kinds: Vec::new(), device_kinds: Vec::new(), ..cluster.clone() };
     let mut first = 0;
     for group in &cluster.groups {
         let kind = cluster.node_kind(group.kind);
         for _ in 0..group.count {
-            let devices = kind.devices.iter().zip(&factors[first..]).map(|(device, factor)| {
-                slower_device(cluster, *device, *factor, &mut result)
-            });
+            let devices = kind
+                .devices
+                .iter()
+                .zip(&factors[first..])
+                .map(|(device, factor)| slower_device(cluster, *device, *factor, &mut result));
             let devices: Vec<DeviceKindId> = devices.collect();
             first += devices.len();
             let id = node_with(kind, devices, &mut result);
@@ -98,7 +101,9 @@ fn slower_device(cluster: &Cluster, id: DeviceKindId, factor: f64, result: &mut 
 }
 
 fn node_with(base: &NodeKind, devices: Vec<DeviceKindId>, result: &mut Cluster) -> NodeKindId {
-    let same = |k: &NodeKind| k.devices == devices && (k.name == base.name || k.name.starts_with(&format!("{}-emulated-", base.name)));
+    let same = |k: &NodeKind| {
+        k.devices == devices && (k.name == base.name || k.name.starts_with(&format!("{}-emulated-", base.name)))
+    };
     if let Some(index) = result.node_kinds.iter().position(same) {
         return NodeKindId::at(index);
     }

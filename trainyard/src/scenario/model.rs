@@ -67,7 +67,8 @@ pub(crate) fn written_out(table: &Table<'_>, name: String) -> Option<Model> {
         value.integer(1..=WIDEST).and_then(|n| u32::try_from(n).ok())
     };
     let hidden = size("hidden", "4096");
-    let layers = table.require("layers", "32").and_then(|v| v.integer(1..=MOST_LAYERS)).and_then(|n| u32::try_from(n).ok());
+    let layers =
+        table.require("layers", "32").and_then(|v| v.integer(1..=MOST_LAYERS)).and_then(|n| u32::try_from(n).ok());
     let heads = size("heads", "32");
     let kv_heads = if table.has("kv_heads") { size("kv_heads", "8") } else { heads };
     let head_dim = match (table.has("head_dim"), hidden, heads) {
@@ -79,7 +80,8 @@ pub(crate) fn written_out(table: &Table<'_>, name: String) -> Option<Model> {
     let vocabulary = size("vocabulary", "128256");
     let norm = table.get("norm").map_or(Some(NormKind::RmsNorm), |v| v.choice(&NORMS));
     let norm_epsilon = table.get("norm_epsilon").map_or(Some(1e-5), |v| v.number(1e-30..=1.0));
-    let positions = table.get("positions").map_or(Some(Positions::Rope { theta: 10_000.0 }), |v| positions(&v.table()?));
+    let positions =
+        table.get("positions").map_or(Some(Positions::Rope { theta: 10_000.0 }), |v| positions(&v.table()?));
     let mlp = table.get("mlp").map_or(Some(MlpKind::SwiGlu), |v| v.choice(&MLPS));
     let flag = |key| table.get(key).map_or(Some(false), |v| v.boolean());
     let (qkv_bias, projection_bias, mlp_bias) = (flag("qkv_bias"), flag("projection_bias"), flag("mlp_bias"));

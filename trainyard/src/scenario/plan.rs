@@ -7,7 +7,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use ir::grid::Grid;
-use ir::{Cluster, CollectiveAlgorithm, DeviceId, Model, Plan, Problem, Recompute, Schedule, SourceSpan, StagePlan, Workload, ZeroStage};
+use ir::{
+    Cluster, CollectiveAlgorithm, DeviceId, Model, Plan, Problem, Recompute, Schedule, SourceSpan, StagePlan, Workload,
+    ZeroStage,
+};
 
 use super::Sight;
 use crate::read::{Table, Value};
@@ -125,7 +128,8 @@ fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         Some(value) => value.integer(1..=most).and_then(|n| u32::try_from(n).ok()).map(Some),
     };
     let flag = |key| table.get(key).map_or(Some(None), |v| v.boolean().map(Some));
-    let (data, tensor) = (bounded("data", super::cluster::MOST_DEVICES), bounded("tensor", super::cluster::MOST_DEVICES));
+    let (data, tensor) =
+        (bounded("data", super::cluster::MOST_DEVICES), bounded("tensor", super::cluster::MOST_DEVICES));
     let sequence_parallel = flag("sequence_parallel");
     let (pipeline, chunks) = (bounded("pipeline", DEEPEST), bounded("chunks_per_stage", DEEPEST));
     let layers = table.get("layers_per_stage").map_or(Some(None), |v| layers(&v).map(Some));
@@ -138,7 +142,9 @@ fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         && chunks.flatten().is_none_or(|n| n < 2)
     {
         let hint = "such as `chunks_per_stage = 2`";
-        table.report(Problem::new(table.path_of("chunks_per_stage"), "an interleaved schedule needs at least 2").hint(hint));
+        table.report(
+            Problem::new(table.path_of("chunks_per_stage"), "an interleaved schedule needs at least 2").hint(hint),
+        );
     }
     let zero = table.get("zero").map_or(Some(None), |v| {
         v.integer(0..=1).map(|n| Some(if n == 0 { ZeroStage::Zero0 } else { ZeroStage::Zero1 }))
@@ -187,7 +193,8 @@ fn layers(value: &Value<'_>) -> Option<Vec<Vec<u32>>> {
         .collect();
     let read: Vec<Vec<u32>> = read.into_iter().collect::<Option<_>>()?;
     if let Some(odd) = read.iter().position(|chunks| chunks.len() != read[0].len() || chunks.is_empty()) {
-        stages[odd].problem(format!("has {} chunks where the first stage has {}", read[odd].len(), read[0].len()), None);
+        stages[odd]
+            .problem(format!("has {} chunks where the first stage has {}", read[odd].len(), read[0].len()), None);
         return None;
     }
     Some(read)
@@ -227,7 +234,9 @@ fn schedule(value: &Value<'_>, sight: &Sight<'_>) -> Option<Schedule> {
                 let range = places.next();
                 match range.filter(|_| !name.is_empty()) {
                     Some(range) => sight.report(problem.at(SourceSpan { file: name.clone(), range })),
-                    None => place.report(Problem { subject: format!("{}: {}", place.path(), problem.subject), ..problem }),
+                    None => {
+                        place.report(Problem { subject: format!("{}: {}", place.path(), problem.subject), ..problem })
+                    }
                 }
             }
             None
@@ -276,8 +285,12 @@ fn written(table: &Table<'_>, keys: &PlanKeys, cluster: &Cluster, model: &Model,
     let per_replica = workload.global_batch / data;
     let microbatches = keys.microbatches.unwrap_or_else(|| (per_replica / microbatch_size).max(1));
     if u64::from(microbatches) > MOST_MICROBATCHES {
-        let message = format!("{microbatches} microbatches on a replica are more than the {MOST_MICROBATCHES} that a program holds");
-        table.report(Problem::new(table.path_of("microbatch_size"), message).hint("a larger microbatch or more replicas"));
+        let message = format!(
+            "{microbatches} microbatches on a replica are more than the {MOST_MICROBATCHES} that a program holds"
+        );
+        table.report(
+            Problem::new(table.path_of("microbatch_size"), message).hint("a larger microbatch or more replicas"),
+        );
         return None;
     }
     let recompute = match keys.recompute.as_deref() {

@@ -52,8 +52,10 @@ impl Scenario {
             table([("kind", text(kind)), ("count", number(group.count))]).into()
         };
         let fabric = &self.cluster.fabric;
-        let fabric =
-            table([("leaf_nodes", number(fabric.leaf_nodes)), ("oversubscription", Value::Float(fabric.oversubscription))]);
+        let fabric = table([
+            ("leaf_nodes", number(fabric.leaf_nodes)),
+            ("oversubscription", Value::Float(fabric.oversubscription)),
+        ]);
         let nodes = self.cluster.groups.iter().map(group).collect();
         table([("nodes", Value::Array(nodes)), ("fabric", fabric.into())])
     }
@@ -214,10 +216,13 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("sequence_parallel", keys.sequence_parallel.map(Value::Boolean));
     put("pipeline", keys.pipeline.map(number));
     put("chunks_per_stage", keys.chunks_per_stage.map(number));
-    put("layers_per_stage", keys.layers_per_stage.as_ref().map(|stages| {
-        let stage = |layers: &Vec<u32>| if let [one] = layers[..] { number(one) } else { list(layers) };
-        Value::Array(stages.iter().map(stage).collect())
-    }));
+    put(
+        "layers_per_stage",
+        keys.layers_per_stage.as_ref().map(|stages| {
+            let stage = |layers: &Vec<u32>| if let [one] = layers[..] { number(one) } else { list(layers) };
+            Value::Array(stages.iter().map(stage).collect())
+        }),
+    );
     put("recompute", keys.recompute.as_deref().map(recompute_value));
     put("microbatch_size", keys.microbatch_size.map(number));
     put("microbatches", keys.microbatches.map(number));
@@ -225,9 +230,12 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("zero", keys.zero.map(|zero| number(i64::from(zero == ZeroStage::Zero1))));
     put("overlap_gradients", keys.overlap_gradients.map(Value::Boolean));
     put("collective", keys.collective.map(|collective| word(&COLLECTIVES, &collective)));
-    put("placement", keys.placement.as_ref().map(|devices| {
-        Value::Array(devices.iter().map(|device| number(device.raw())).collect())
-    }));
+    put(
+        "placement",
+        keys.placement
+            .as_ref()
+            .map(|devices| Value::Array(devices.iter().map(|device| number(device.raw())).collect())),
+    );
     entries
 }
 

@@ -55,21 +55,34 @@ fn a_good_scenario_has_no_problem() {
 #[test]
 fn unknown_keys_and_names_have_suggestions() {
     check("tensor = 2", "tensr = 2\ntensor = 2", &[&["s.toml:11:1", "plan.tensr: unknown key", "hint"]]);
-    check("pipeline = 4", "pipelin = 4", &[&["plan.pipelin: unknown key", "did you mean `pipeline`?", "12 | pipelin = 4", "^^^^^^^"]]);
+    check(
+        "pipeline = 4",
+        "pipelin = 4",
+        &[&["plan.pipelin: unknown key", "did you mean `pipeline`?", "12 | pipelin = 4", "^^^^^^^"]],
+    );
     check("dgx-a100", "dgx-a10", &[&["s.toml:4:9", "there is no node `dgx-a10`", "did you mean `dgx-a100`?"]]);
     check("gpt2-124m", "gpt2-124", &[&["there is no model `gpt2-124`", "did you mean `gpt2-124m`?"]]);
-    check("[training]", "[trainign]", &[
-        &["training: is missing"],
-        &["trainign: unknown key", "did you mean `training`?"],
-    ]);
-    check("pipeline = 4", "pipeline = 4\nschedule = \"1f2b\"", &[&["`1f2b` is none of: 1f1b, gpipe", "did you mean `1f1b`?"]]);
+    check(
+        "[training]",
+        "[trainign]",
+        &[&["training: is missing"], &["trainign: unknown key", "did you mean `training`?"]],
+    );
+    check(
+        "pipeline = 4",
+        "pipeline = 4\nschedule = \"1f2b\"",
+        &[&["`1f2b` is none of: 1f1b, gpipe", "did you mean `1f1b`?"]],
+    );
 }
 
 #[test]
 fn units_are_required() {
-    let with_link = |bandwidth: &str| format!("tensor = 2\n[emulate.between_nodes]\nlatency = \"5us\"\nbandwidth = {bandwidth}\n[plan]");
+    let with_link = |bandwidth: &str| {
+        format!("tensor = 2\n[emulate.between_nodes]\nlatency = \"5us\"\nbandwidth = {bandwidth}\n[plan]")
+    };
     // A table may not be opened twice, so the emulation goes before the plan.
-    let check_link = |bandwidth: &str, needles: &[&str]| check("[plan]", &with_link(bandwidth).replacen("tensor = 2\n", "", 1), &[needles]);
+    let check_link = |bandwidth: &str, needles: &[&str]| {
+        check("[plan]", &with_link(bandwidth).replacen("tensor = 2\n", "", 1), &[needles])
+    };
     check_link("400", &["emulate.between_nodes.bandwidth: needs a unit", "\"400Gbps\""]);
     check_link("\"400\"", &["\"400\" has no unit", "bits per second"]);
     check_link("\"400GB\"", &["is an amount of data, not a data rate", "per second"]);
@@ -90,30 +103,62 @@ fn numbers_out_of_range_are_refused() {
     check("2 x dgx-a100", "0 x dgx-a100", &[&["`0` is not a count"]]);
     check("2 x dgx-a100", "99999999999 x dgx-a100", &[&["`99999999999` is not a count"]]);
     check("tensor = 2", "tensor = 0", &[&["plan.tensor: must be between 1 and"]]);
-    check("sequence_length = 1024", "sequence_length = 2048", &[&["2048 tokens are more than the model's 1024 learned positions"]]);
+    check(
+        "sequence_length = 1024",
+        "sequence_length = 2048",
+        &[&["2048 tokens are more than the model's 1024 learned positions"]],
+    );
     check("seed = 3", "seed = -1", &[&["seed: must be between 0 and"]]);
 }
 
 #[test]
 fn contradictions_are_named() {
-    check("pipeline = 4", "pipeline = 5", &[&["12 layers do not divide into 5 equal chunks", "pipeline = 4 or pipeline = 6", "layers_per_stage = [2, 3, 3, 2, 2]"]]);
+    check(
+        "pipeline = 4",
+        "pipeline = 5",
+        &[&[
+            "12 layers do not divide into 5 equal chunks",
+            "pipeline = 4 or pipeline = 6",
+            "layers_per_stage = [2, 3, 3, 2, 2]",
+        ]],
+    );
     check("pipeline = 4", "pipeline = 4\nlayers_per_stage = [6, 6]", &[&["lists 2 stages, and pipeline says 4"]]);
     check("tensor = 2", "tensor = 3", &[&["tensor x pipeline = 12 does not divide the 16 devices"]]);
     check("pipeline = 4", "pipeline = 4\nrecompute = [\"full\", \"none\"]", &[&["lists 2 stages, and there are 4"]]);
-    check("pipeline = 4", "pipeline = 4\nschedule = \"interleaved\"", &[&["chunks_per_stage: an interleaved schedule needs at least 2"]]);
-    check("global_batch = 64", "global_batch = 64\nprecision = \"bf17\"", &[&["`bf17` is none of", "did you mean `bf16`?"]]);
-    check("pipeline = 4", "pipeline = 4\nlayers_per_stage = [[3], [3], [3, 0], [3]]", &[&["has 2 chunks where the first stage has 1"]]);
+    check(
+        "pipeline = 4",
+        "pipeline = 4\nschedule = \"interleaved\"",
+        &[&["chunks_per_stage: an interleaved schedule needs at least 2"]],
+    );
+    check(
+        "global_batch = 64",
+        "global_batch = 64\nprecision = \"bf17\"",
+        &[&["`bf17` is none of", "did you mean `bf16`?"]],
+    );
+    check(
+        "pipeline = 4",
+        "pipeline = 4\nlayers_per_stage = [[3], [3], [3, 0], [3]]",
+        &[&["has 2 chunks where the first stage has 1"]],
+    );
     check("[plan]", "[emulate]\nfactors = [1, 2]\n[plan]", &[&["has 2 factors for 16 devices"]]);
-    check("2 x dgx-a100\"", "2 x dgx-1v\"\n[cluster.fabric]\noversubscription = 0.5", &[&["must be between 1 and 1000, not 0.5"]]);
+    check(
+        "2 x dgx-a100\"",
+        "2 x dgx-1v\"\n[cluster.fabric]\noversubscription = 0.5",
+        &[&["must be between 1 and 1000, not 0.5"]],
+    );
 }
 
 #[test]
 fn a_precision_that_a_device_lacks_is_refused() {
     check("2 x dgx-a100\"", "2 x dgx-1v\"", &[]);
-    let text = GOOD.replace("dgx-a100", "dgx-1v").replace("global_batch = 64", "global_batch = 64\nprecision = \"bf16\"");
+    let text =
+        GOOD.replace("dgx-a100", "dgx-1v").replace("global_batch = 64", "global_batch = 64\nprecision = \"bf16\"");
     let found = problems(&text);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].contains("v100-sxm2-32gb does not compute in bf16") && found[0].contains("fp32, fp16"), "{found:?}");
+    assert!(
+        found[0].contains("v100-sxm2-32gb does not compute in bf16") && found[0].contains("fp32, fp16"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -154,9 +199,15 @@ fn the_resolved_form_reads_back() {
     let unlike = "name = \"u\"\ncluster = [\"2 x cpu-2\", \"1 x cpu-4\"]\nmodel = \"tiny-gpt\"\n[training]\nsequence_length = 32\nglobal_batch = 8\n\
         [emulate]\nfactors = [6, 6, 6, 9.5, 1, 2, 2, 2]\nbetween_nodes = { bandwidth = \"1Gbps\", latency = \"100us\" }\n\
         [cost]\nsource = \"pass-table\"\nstages = [{ forward = \"1.5ms\", backward_input = \"2ms\", backward_weight = \"1ns\" }]\n";
-    let interleaved = GOOD.replace("pipeline = 4", "pipeline = 2\nchunks_per_stage = 3\nschedule = \"interleaved\"\nrecompute = [\"none\", \"full\"]\nzero = 1\n");
+    let interleaved = GOOD.replace(
+        "pipeline = 4",
+        "pipeline = 2\nchunks_per_stage = 3\nschedule = \"interleaved\"\nrecompute = [\"none\", \"full\"]\nzero = 1\n",
+    );
     let grid = GOOD.replace("pipeline = 4", "data = 8\nschedule = { cells = \"0F0,0B0\" }\nmicrobatches = 1\n");
-    let policy = GOOD.replace("tensor = 2", "policy = \"megatron\"\nmicrobatch_size = 2\nschedule = \"interleaved\"\nchunks_per_stage = 2");
+    let policy = GOOD.replace(
+        "tensor = 2",
+        "policy = \"megatron\"\nmicrobatch_size = 2\nschedule = \"interleaved\"\nchunks_per_stage = 2",
+    );
     for text in [GOOD, unlike, &interleaved, &grid, &policy] {
         let first = read(text).unwrap_or_else(|e| panic!("{e}\n{text}")).scenario;
         let written = first.to_toml();
@@ -190,9 +241,39 @@ fn mutated_scenarios_never_panic() {
         usize::try_from((z ^ (z >> 31)) % below as u64).expect("below")
     };
     let scraps = [
-        "=", "[", "]", "{", "}", "\"", "'", ",", ".", "\n", "-", "0", "9", "99999999999", "1e308", "nan", "inf", "true", " x ", "é", "\u{0}",
-        "[plan]", "[emulate]\nfactors = 6\n", "schedule = \"gpipe\"\n", "\"\"\"", "data = 0\n", "recompute = []\n", "layers_per_stage = []\n",
-        "layers_per_stage = [[]]\n", "placement = [1]\n", "pipeline = 4096\n", "chunks_per_stage = 4096\n", "tensor = 1048576\n",
+        "=",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"",
+        "'",
+        ",",
+        ".",
+        "\n",
+        "-",
+        "0",
+        "9",
+        "99999999999",
+        "1e308",
+        "nan",
+        "inf",
+        "true",
+        " x ",
+        "é",
+        "\u{0}",
+        "[plan]",
+        "[emulate]\nfactors = 6\n",
+        "schedule = \"gpipe\"\n",
+        "\"\"\"",
+        "data = 0\n",
+        "recompute = []\n",
+        "layers_per_stage = []\n",
+        "layers_per_stage = [[]]\n",
+        "placement = [1]\n",
+        "pipeline = 4096\n",
+        "chunks_per_stage = 4096\n",
+        "tensor = 1048576\n",
     ];
     let mut accepted = 0;
     for round in 0..3000 {
@@ -210,9 +291,13 @@ fn mutated_scenarios_never_panic() {
         if let Ok(loaded) = read(&text) {
             accepted += 1;
             let written = loaded.scenario.to_toml();
-            let again = read(&written).unwrap_or_else(|e| panic!("seed {SEED} round {round}: {e}\n{text}\n---\n{written}"));
+            let again =
+                read(&written).unwrap_or_else(|e| panic!("seed {SEED} round {round}: {e}\n{text}\n---\n{written}"));
             assert_eq!(again.scenario, loaded.scenario, "seed {SEED} round {round}:\n{text}");
         }
     }
-    assert!(accepted > 100, "only {accepted} of 3000 mutations were accepted: the mutations are too wild to test resolving");
+    assert!(
+        accepted > 100,
+        "only {accepted} of 3000 mutations were accepted: the mutations are too wild to test resolving"
+    );
 }

@@ -55,13 +55,16 @@ fn widest_supported(cluster: &Cluster) -> Precision {
 }
 
 fn check_support(value: &Value<'_>, precision: Precision, cluster: &Cluster) {
-    let lacking: Vec<&str> =
-        cluster.device_kinds.iter().filter(|kind| kind.peak(precision).is_none()).map(|kind| kind.name.as_str()).collect();
+    let lacking: Vec<&str> = cluster
+        .device_kinds
+        .iter()
+        .filter(|kind| kind.peak(precision).is_none())
+        .map(|kind| kind.name.as_str())
+        .collect();
     if lacking.is_empty() {
         return;
     }
-    let common: Vec<&str> =
-        PRECISIONS.iter().filter(|(_, p)| supports(cluster, *p)).map(|(name, _)| *name).collect();
+    let common: Vec<&str> = PRECISIONS.iter().filter(|(_, p)| supports(cluster, *p)).map(|(name, _)| *name).collect();
     let hint = if common.is_empty() { None } else { Some(format!("all devices support: {}", common.join(", "))) };
     value.problem(format!("{} does not compute in {}", lacking.join(", "), precision.name()), hint);
 }

@@ -1,21 +1,12 @@
 //! `calibrate`: this machine's CPU, measured for the simulator.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use exec::measure::MeasureOptions;
 
 use crate::results::{CalibrateReport, ClassFit, Header};
 use crate::{Context, Error};
-
-/// How long measuring may take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Effort {
-    /// Some seconds.
-    Quick,
-    /// Under a minute.
-    Full,
-}
 
 /// The calibration that CPU workers of the catalog name.
 const NAME: &str = "cpu";
@@ -26,15 +17,10 @@ const NAME: &str = "cpu";
 /// # Errors
 /// [`Error::Interrupted`].
 pub fn calibrate(context: &Context<'_>) -> Result<CalibrateReport, Error> {
-    report(Effort::Full, context)
-}
-
-pub(crate) fn report(effort: Effort, context: &Context<'_>) -> Result<CalibrateReport, Error> {
     let begun = Instant::now();
-    let measurements = measure(effort, context)?;
-    let (calibration, fit) = cost::fit(&measurements, NAME).map_err(|problems| {
-        Error::Input(crate::InputError { problems, sources: crate::source::Sources::default() })
-    })?;
+    let measurements = measure(context)?;
+    let (calibration, fit) = cost::fit(&measurements, NAME)
+        .map_err(|problems| Error::Input(crate::InputError { problems, sources: crate::source::Sources::default() }))?;
     let classes = fit.classes.into_iter().map(|class| ClassFit {
         class: class.class,
         points: class.points,
@@ -51,11 +37,7 @@ pub(crate) fn report(effort: Effort, context: &Context<'_>) -> Result<CalibrateR
     })
 }
 
-fn measure(effort: Effort, context: &Context<'_>) -> Result<Vec<ir::Measurement>, Error> {
-    let options = match effort {
-        Effort::Quick => MeasureOptions { per_kernel: Duration::from_millis(2), repetitions: 5, quick: true },
-        Effort::Full => MeasureOptions::default(),
-    };
+fn measure(context: &Context<'_>) -> Result<Vec<ir::Measurement>, Error> {
     let mut progress = |what: &str, share: f64| {
         // Shares are of 1; the meter counts in thousandths.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of 1000")]
@@ -65,5 +47,5 @@ fn measure(effort: Effort, context: &Context<'_>) -> Result<Vec<ir::Measurement>
             Err(_) => ControlFlow::Break(()),
         }
     };
-    exec::measure::measure(&options, &mut progress).ok_or(Error::Interrupted)
+    exec::measure::measure(&MeasureOptions::default(), &mut progress).ok_or(Error::Interrupted)
 }

@@ -30,7 +30,8 @@ pub fn check(folder: &Path, tolerance: f64, update: bool, context: &Context<'_>)
 }
 
 fn scenario_folders(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = std::fs::read_dir(folder).map_err(|e| Error::files(folder, format!("cannot read the folder: {e}")))?;
+    let entries =
+        std::fs::read_dir(folder).map_err(|e| Error::files(folder, format!("cannot read the folder: {e}")))?;
     let mut folders: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| Error::files(folder, format!("cannot read the folder: {e}")))?.path();
@@ -51,7 +52,12 @@ fn scenario_folders(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// # Errors
 /// [`Error::Interrupted`] only.
 fn answer(folder: &Path, context: &Context<'_>) -> Result<Value, Error> {
-    let result = scenario::load(folder).and_then(|loaded| crate::simulate(&loaded, context));
+    // Named without its folder: a baseline is the same wherever the scenarios are.
+    let loaded = match scenario::read_text(&folder.join("scenario.toml")) {
+        Ok(text) => scenario::parse("scenario.toml", &text, folder),
+        Err(what) => Err(Error::files(&folder.join("scenario.toml"), what)),
+    };
+    let result = loaded.and_then(|loaded| crate::simulate(&loaded, context));
     let text = match result {
         Ok(report) => json(&report),
         Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -67,7 +73,13 @@ const fn word(error: &Error) -> &'static str {
     }
 }
 
-fn check_one(folder: &Path, name: String, tolerance: f64, update: bool, context: &Context<'_>) -> Result<CheckedScenario, Error> {
+fn check_one(
+    folder: &Path,
+    name: String,
+    tolerance: f64,
+    update: bool,
+    context: &Context<'_>,
+) -> Result<CheckedScenario, Error> {
     let now = answer(folder, context)?;
     let path = folder.join(BASELINE);
     let baseline = match std::fs::read_to_string(&path) {
@@ -106,7 +118,8 @@ fn judge(baseline: Option<&Value>, now: &Value, tolerance: f64) -> (Verdict, Vec
     let all = figures(baseline, now);
     let worse = all.iter().any(|figure| figure.change() > tolerance);
     let better = all.iter().any(|figure| figure.change() < -tolerance);
-    let shown = all.into_iter().enumerate().filter(|(index, f)| *index == 0 || f.change().abs() > tolerance).map(|(_, f)| f);
+    let shown =
+        all.into_iter().enumerate().filter(|(index, f)| *index == 0 || f.change().abs() > tolerance).map(|(_, f)| f);
     let verdict = match (worse, better) {
         (true, _) => Verdict::Worse,
         (false, true) => Verdict::Better,

@@ -17,7 +17,11 @@ pub fn compare(loaded: &Loaded, context: &Context<'_>) -> Result<CompareReport, 
     report(&job, context, None)
 }
 
-pub(crate) fn report(job: &Job<'_>, context: &Context<'_>, measured: Option<&Calibration>) -> Result<CompareReport, Error> {
+pub(crate) fn report(
+    job: &Job<'_>,
+    context: &Context<'_>,
+    measured: Option<&Calibration>,
+) -> Result<CompareReport, Error> {
     let decision = job.decide(context)?;
     let simulated = simulate::report(job, &decision, context)?;
     let measured_run = run::report(job, &decision, &simulated.program, context)?;

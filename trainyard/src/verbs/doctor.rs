@@ -24,8 +24,16 @@ pub(crate) fn available_cores() -> u32 {
 
 fn cores() -> Finding {
     match available_cores() {
-        1 => finding("cores", FindingState::Warning, "1 core: runs of several ranks are oversubscribed unless devices are emulated"),
-        n => finding("cores", FindingState::Good, format!("{n} cores: runs of up to {n} ranks, or more emulated ones, are timed fairly")),
+        1 => finding(
+            "cores",
+            FindingState::Warning,
+            "1 core: runs of several ranks are oversubscribed unless devices are emulated",
+        ),
+        n => finding(
+            "cores",
+            FindingState::Good,
+            format!("{n} cores: runs of up to {n} ranks, or more emulated ones, are timed fairly"),
+        ),
     }
 }
 

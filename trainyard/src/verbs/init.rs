@@ -41,7 +41,8 @@ pub fn init(request: &InitRequest<'_>) -> Result<InitReport, Error> {
         let problem = Problem::new(path.display().to_string(), "is there already").hint("--force replaces it");
         return Err(Error::problem(problem));
     }
-    std::fs::create_dir_all(request.folder).map_err(|e| Error::files(request.folder, format!("cannot make the folder: {e}")))?;
+    std::fs::create_dir_all(request.folder)
+        .map_err(|e| Error::files(request.folder, format!("cannot make the folder: {e}")))?;
     let text = text(request)?;
     let loaded = scenario::parse(&path.display().to_string(), &text, request.folder)?;
     output::write(&path, text.as_bytes())?;
@@ -62,7 +63,10 @@ fn text(request: &InitRequest<'_>) -> Result<String, Error> {
         // A model file below the scenario's folder is named from there, so that the folder can move.
         let folder = std::path::absolute(request.folder).unwrap_or_else(|_| request.folder.into());
         let shown = path.strip_prefix(&folder).unwrap_or(&path).display().to_string();
-        let stem = path.parent().and_then(Path::file_name).map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned());
+        let stem = path
+            .parent()
+            .and_then(Path::file_name)
+            .map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned());
         (format!("config = {}", quoted(&shown)), stem)
     } else {
         (format!("name = {}", quoted(request.model)), request.model.to_owned())

@@ -21,7 +21,7 @@ pub fn quickstart(folder: &Path, context: &Context<'_>) -> Result<QuickstartRepo
     let begun = Instant::now();
     let mut output = Output::open(folder)?;
     let loaded = scenario::parse("scenarios/quickstart/scenario.toml", SCENARIO, Path::new(""))?;
-    let calibration = calibrate::report(calibrate::Effort::Quick, context)?;
+    let calibration = calibrate(context)?;
     let measured = Calibration::from_toml(&calibration.calibration_toml, "calibration.toml")
         .map_err(|problems| loaded.error(problems))?;
     let job = Job::new(&loaded, Some(&measured))?;

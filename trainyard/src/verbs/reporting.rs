@@ -87,10 +87,10 @@ pub fn stage_reports(output: &mut Output, loaded: &Loaded, subject: &Subject<'_>
 
 fn input<'a>(scenario: &'a Scenario, subject: Subject<'a>) -> ReportInput<'a> {
     let (plan, program) = subject.program();
-    let losses = subject.measured().filter(|run| !run.loss.is_empty()).map(|run| LossCurve {
-        name: "measured".to_owned(),
-        loss_nats_per_token: run.loss.clone(),
-    });
+    let losses = subject
+        .measured()
+        .filter(|run| !run.loss.is_empty())
+        .map(|run| LossCurve { name: "measured".to_owned(), loss_nats_per_token: run.loss.clone() });
     let mut warnings = Vec::new();
     if let Some(run) = subject.measured().filter(|run| run.oversubscribed) {
         warnings.push(format!(
@@ -140,7 +140,10 @@ fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)
     }
     if let Some(report) = subject.measured() {
         list.push(("cores".to_owned(), report.cores.to_string()));
-        list.push(("iterations measured".to_owned(), format!("{} after {} to warm up", report.timelines.len(), report.warm_up_iterations)));
+        list.push((
+            "iterations measured".to_owned(),
+            format!("{} after {} to warm up", report.timelines.len(), report.warm_up_iterations),
+        ));
     }
     list
 }

@@ -90,9 +90,8 @@ pub(crate) fn report(
 fn corpus(loaded: &Loaded) -> Result<Vec<u8>, Error> {
     match &loaded.scenario.data {
         DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES)),
-        DataChoice::File { path } => {
-            std::fs::read(path).map_err(|e| Error::files(path.as_ref(), format!("cannot read the text to train on: {e}")))
-        }
+        DataChoice::File { path } => std::fs::read(path)
+            .map_err(|e| Error::files(path.as_ref(), format!("cannot read the text to train on: {e}"))),
     }
 }
 

@@ -30,8 +30,12 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         return Err(error);
     }
     let scenario = &job.loaded.scenario;
-    let time_ms: BTreeMap<&'static str, f64> =
-        metrics.time.iter().filter(|(_, ns)| *ns > 0).map(|(activity, ns)| (activity.name(), milliseconds(ns))).collect();
+    let time_ms: BTreeMap<&'static str, f64> = metrics
+        .time
+        .iter()
+        .filter(|(_, ns)| *ns > 0)
+        .map(|(activity, ns)| (activity.name(), milliseconds(ns)))
+        .collect();
     Ok(SimulateReport {
         header: Header::new("simulate", &scenario.name),
         plan: PlanSummary::of(plan),

@@ -1,5 +1,6 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
+mod swarm;
 mod training;
 
 use std::sync::atomic::Ordering;
@@ -261,15 +262,21 @@ fn cluster(slowdowns: &[f64], bandwidth: f64, latency_us: u64) -> Cluster {
     }
 }
 
+/// Nodes of `size` devices each, one domain a node.
+fn nodes(slowdowns: &[f64], size: usize, bandwidth: f64, latency_us: u64) -> Cluster {
+    let mut cluster = cluster(slowdowns, bandwidth, latency_us);
+    cluster.node_kinds.truncate(slowdowns.len() / size);
+    cluster.groups.truncate(slowdowns.len() / size);
+    for (index, kind) in cluster.node_kinds.iter_mut().enumerate() {
+        kind.devices = (index * size..(index + 1) * size).map(DeviceKindId::at).collect();
+        kind.domain_size = u32::try_from(size).unwrap();
+    }
+    cluster
+}
+
 /// The same devices in one domain of one node.
 fn domain(slowdowns: &[f64]) -> Cluster {
-    let mut cluster = cluster(slowdowns, 1e9, 1);
-    let kind = &mut cluster.node_kinds[0];
-    kind.devices = (0..slowdowns.len()).map(DeviceKindId::at).collect();
-    kind.domain_size = u32::try_from(slowdowns.len()).unwrap();
-    cluster.node_kinds.truncate(1);
-    cluster.groups.truncate(1);
-    cluster
+    nodes(slowdowns, slowdowns.len(), 1e9, 1)
 }
 
 fn crew(program: Program, cluster: &Cluster, burn: Duration, options: CpuOptions) -> (Crew, Log) {
@@ -424,6 +431,27 @@ fn an_emulated_ring_takes_its_wire_time() {
         for report in crew.iterate(0).unwrap() {
             let (start, end) = milliseconds(&report, 1);
             assert!((end - start - expect).abs() < 1e-3, "{} took {} ms", kind.name(), end - start);
+        }
+    }
+}
+
+#[test]
+fn collectives_follow_one_another_over_an_emulated_link() {
+    // Nothing is computed between them: what lets each begin is only that the one before has ended on the network.
+    let mut program = collective(2, CollectiveKind::AllReduce, Payload::GradientNorm);
+    let mut before = InstructionId::new(1);
+    for stream in [Stream::Data, Stream::Tensor, Stream::Tensor, Stream::Data] {
+        let op = *program.roles[0].instruction(InstructionId::new(1));
+        before = program.roles[0].push(op.op, stream, &[before], &[]);
+    }
+    let options = CpuOptions { stall_timeout: Duration::from_millis(500), ..CpuOptions::default() };
+    let (crew, _) = crew(program, &cluster(&[1.0; 2], 1e6, 100), Duration::ZERO, options);
+    for iteration in 0..5 {
+        for report in crew.iterate(iteration).unwrap() {
+            // Each takes 4 ms for its 4,000 bytes and twice the latency.
+            let spans: Vec<_> = (1..6).map(|instruction| milliseconds(&report, instruction)).collect();
+            assert!(spans.iter().all(|(start, end)| (end - start - 4.2).abs() < 1e-3), "{spans:?}");
+            assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
         }
     }
 }

@@ -13,9 +13,10 @@ use super::{cluster, domain};
 use crate::data::{generate, unigram_entropy};
 use crate::runtime::script::{End, Script};
 use crate::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
+use crate::state::Weights;
 use crate::state::tests::programs::{Division, program};
 
-fn model() -> Model {
+pub(super) fn model() -> Model {
     Model {
         name: "tiny".to_owned(),
         hidden: 32,
@@ -36,7 +37,7 @@ fn model() -> Model {
     }
 }
 
-fn workload() -> Workload {
+pub(super) fn workload() -> Workload {
     Workload {
         sequence_length: 32,
         global_batch: 8,
@@ -53,7 +54,7 @@ fn backend(ranks: usize, options: CpuOptions) -> CpuBackend {
     CpuBackend::new(domain(&vec![1.0; ranks]), generate(1, 30_000), options)
 }
 
-fn train(backend: &mut CpuBackend, program: Arc<VerifiedProgram>, iterations: std::ops::Range<u64>) -> Vec<f64> {
+pub(super) fn train(backend: &mut CpuBackend, program: Arc<VerifiedProgram>, iterations: std::ops::Range<u64>) -> Vec<f64> {
     backend.load(Arc::clone(&program)).unwrap();
     let mut iterate = |iteration| {
         let outcome = backend.iterate(iteration).unwrap();
@@ -100,7 +101,7 @@ fn divided(division: &Division) -> (Vec<f64>, CpuBackend) {
     (train(&mut backend, program, 0..6), backend)
 }
 
-fn assert_close(a: &[f64], b: &[f64], what: &str) {
+pub(super) fn assert_close(a: &[f64], b: &[f64], what: &str) {
     for (i, (a, b)) in a.iter().zip(b).enumerate() {
         assert!(((a - b) / b).abs() < 1e-4, "{what}: loss of iteration {i} is {a}, not {b}");
     }
@@ -156,6 +157,16 @@ fn training_goes_on_under_another_program() {
     losses.extend(train(&mut backend, program(&pipeline), 2..4));
     losses.extend(train(&mut backend, program(&tensor), 4..6));
     assert_close(&losses, &one, "three programs in turn");
+
+    // To the bit, and to no other model.
+    let before = backend.snapshot().unwrap().unwrap();
+    backend.load(program(&pipeline)).unwrap();
+    assert_eq!(backend.snapshot().unwrap().unwrap(), before);
+    let other = Model { norm_epsilon: 1e-6, ..model() };
+    backend.load(self::program(&other, &workload(), &Division::ONE)).unwrap();
+    let fresh = backend.snapshot().unwrap().unwrap();
+    assert_eq!(fresh.weights, Weights::initial(&other, workload().seed));
+    assert!(fresh.moments.iter().flat_map(Weights::iter).all(|(_, moment)| moment.data.iter().all(|x| *x == 0.0)));
 }
 
 #[test]

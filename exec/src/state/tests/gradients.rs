@@ -1,7 +1,9 @@
 //! Loss and gradients of a whole model against the reference in double precision.
 
+use std::sync::Arc;
+
 use ir::program::{Pass, UnitRange};
-use ir::{ChunkId, MicrobatchId, Model};
+use ir::{ChunkId, MicrobatchId, Model, VerifiedProgram, Workload};
 
 use super::lockstep::{Lockstep, sequences};
 use super::programs::{Division, FIRST, program};
@@ -9,9 +11,15 @@ use super::reference::Reference;
 use super::{gpt2, lively, llama, workload};
 use crate::state::Weights;
 
+/// Two microbatches of two sequences.
+fn step(model: &Model) -> Arc<VerifiedProgram> {
+    let workload = Workload { global_batch: 4, ..workload() };
+    program(model, &workload, &Division { microbatches: 2, ..Division::ONE })
+}
+
 /// The gradients of one rank after all microbatches, and its loss.
 fn gradients(model: &Model, weights: &Weights) -> (Weights, f64) {
-    let program = program(model, &workload(), &Division::ONE);
+    let program = step(model);
     let mut ranks = Lockstep::new(&program, Some(weights));
     ranks.feed(0);
     let rank = &mut ranks.ranks[FIRST.index()];
@@ -29,7 +37,7 @@ fn gradients(model: &Model, weights: &Weights) -> (Weights, f64) {
 fn check(model: &Model) {
     let weights = lively(model);
     assert!(weights.problems(model).is_empty());
-    let program = program(model, &workload(), &Division::ONE);
+    let program = step(model);
     let sequences = sequences(&program, 0);
     let mut reference = Reference::new(model, &weights);
     let mean = |reference: &Reference<'_>| {
@@ -40,17 +48,17 @@ fn check(model: &Model) {
     let wanted = mean(&reference);
     assert!(((loss - wanted) / wanted).abs() <= 1e-6, "loss {loss}, reference {wanted}");
 
-    let step = 1e-5;
+    let offset = 1e-5;
     for (name, gradient) in gradients.iter() {
         let scale = gradient.data.iter().fold(1e-3, |scale: f64, value| scale.max(f64::from(value.abs())));
         // Seven elements spread over the tensor.
         for index in (0..7).map(|i| i * (gradient.data.len() - 1) / 6) {
-            let mut at = |offset: f64| {
+            let mut at = |by: f64| {
                 let value = f64::from(weights.get(name).unwrap().data[index]);
-                reference.tensors.get_mut(name).unwrap()[index] = value + offset;
+                reference.tensors.get_mut(name).unwrap()[index] = value + by;
                 mean(&reference)
             };
-            let slope = (at(step) - at(-step)) / (2.0 * step);
+            let slope = (at(offset) - at(-offset)) / (2.0 * offset);
             at(0.0);
             let error = (f64::from(gradient.data[index]) - slope).abs();
             assert!(error <= 2e-5 * scale, "{name}[{index}]: {} but {slope}, scale {scale}", gradient.data[index]);

@@ -24,6 +24,8 @@ pub(crate) struct Division {
     pub(crate) split: bool,
     pub(crate) recompute: Recompute,
     pub(crate) zero: ZeroStage,
+    /// Gradients of a chunk are reduced as soon as they are whole, beside what is left of the backward passes.
+    pub(crate) overlap: bool,
 }
 
 impl Division {
@@ -38,6 +40,7 @@ impl Division {
         split: false,
         recompute: Recompute::None,
         zero: ZeroStage::Zero0,
+        overlap: false,
     };
 }
 
@@ -113,13 +116,15 @@ struct Builder<'a> {
     role: Role,
     /// What the next instruction of the chain waits for.
     before: Vec<InstructionId>,
+    /// Reductions that run beside the chain until the gradient norm.
+    beside: Vec<InstructionId>,
 }
 
 impl<'a> Builder<'a> {
     fn new(program: &'a Program, division: &'a Division, rank: u32) -> Self {
         let position = rank / (division.tensor * division.data);
         let role = Role::new(StageId::new(position), RankSet::run(rank, 1, 1));
-        Self { program, division, position, role, before: Vec::new() }
+        Self { program, division, position, role, before: Vec::new(), beside: Vec::new() }
     }
 
     fn role(mut self) -> Role {
@@ -132,10 +137,15 @@ impl<'a> Builder<'a> {
         let pass = if split { Pass::BackwardInput } else { Pass::Backward };
         for chunk in held.iter().rev() {
             microbatches.iter().for_each(|m| self.backward(*chunk, *m, pass));
+            if !split {
+                self.gradients_whole(*chunk, held[0]);
+            }
         }
         if split {
-            for (chunk, m) in held.iter().flat_map(|chunk| microbatches.iter().map(move |m| (*chunk, *m))) {
-                self.compute(Pass::BackwardWeight, chunk, self.program.chunk(chunk).all_units(), m);
+            for chunk in held.iter().rev() {
+                let units = self.program.chunk(*chunk).all_units();
+                microbatches.iter().for_each(|m| self.compute(Pass::BackwardWeight, *chunk, units, *m));
+                self.gradients_whole(*chunk, held[0]);
             }
         }
         self.end_of_iteration(&held);
@@ -335,30 +345,65 @@ impl<'a> Builder<'a> {
         self.chain(Op::Collective { kind, group, payload, bytes: Bytes::new(8) }, stream);
     }
 
+    /// After the last pass over `chunk`, of which `last` is the last that is held. A reduction over ranks of one replica
+    /// may concern all chunks and comes first.
+    fn gradients_whole(&mut self, chunk: ChunkId, last: ChunkId) {
+        if !self.division.overlap {
+            return;
+        }
+        if !self.sequence_parallel() && !self.reduces_tied() {
+            self.reduce_over_replicas(chunk);
+        } else if chunk == last {
+            self.reduce_replicated();
+            let Division { chunks_per_position, positions, .. } = *self.division;
+            for i in (0..chunks_per_position).rev() {
+                self.reduce_over_replicas(ChunkId::new(last.raw() + i * positions));
+            }
+        }
+    }
+
+    fn reduces_tied(&self) -> bool {
+        let end = |chunk: &Chunk| chunk.stage.raw() == self.position && (chunk.embedding || chunk.head);
+        self.program.model.tied_head && self.division.positions > 1 && self.program.chunks.iter().any(end)
+    }
+
+    fn reduce_replicated(&mut self) {
+        if self.sequence_parallel() {
+            self.reduction(CollectiveKind::AllReduce, TENSOR, Payload::ReplicatedGradients, Stream::Tensor);
+        }
+        if self.reduces_tied() {
+            self.reduction(CollectiveKind::AllReduce, ENDS, Payload::TiedGradients, Stream::Tensor);
+        }
+    }
+
+    fn zero1(&self) -> bool {
+        self.division.zero == ZeroStage::Zero1 && self.division.data > 1
+    }
+
+    fn reduce_over_replicas(&mut self, chunk: ChunkId) {
+        if self.division.data > 1 {
+            let kind = if self.zero1() { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
+            let payload = Payload::Gradients { chunk };
+            let op = Op::Collective { kind, group: DATA, payload, bytes: Bytes::new(8) };
+            self.beside.push(self.role.push(op, Stream::Data, &self.before, &[]));
+        }
+    }
+
     fn end_of_iteration(&mut self, held: &[ChunkId]) {
-        let Division { tensor, data, positions, sequence_parallel, zero, .. } = *self.division;
-        let last = self.program.chunks.len() - 1;
-        let (sum, zero1) = (CollectiveKind::AllReduce, zero == ZeroStage::Zero1 && data > 1);
-        if sequence_parallel && tensor > 1 {
-            self.reduction(sum, TENSOR, Payload::ReplicatedGradients, Stream::Tensor);
+        if !self.division.overlap {
+            self.reduce_replicated();
+            held.iter().for_each(|chunk| self.reduce_over_replicas(*chunk));
         }
-        let end = held.iter().any(|chunk| chunk.index() == 0 || chunk.index() == last);
-        if self.program.model.tied_head && positions > 1 && end {
-            self.reduction(sum, ENDS, Payload::TiedGradients, Stream::Tensor);
-        }
-        if data > 1 {
-            let kind = if zero1 { CollectiveKind::ReduceScatter } else { sum };
-            held.iter().for_each(|&chunk| self.reduction(kind, DATA, Payload::Gradients { chunk }, Stream::Data));
-        }
+        self.before.append(&mut self.beside);
         self.chain(Op::GradientNorm, Stream::Compute);
-        if tensor * positions > 1 {
-            self.reduction(sum, MODEL, Payload::GradientNorm, Stream::Tensor);
+        if self.division.tensor * self.division.positions > 1 {
+            self.reduction(CollectiveKind::AllReduce, MODEL, Payload::GradientNorm, Stream::Tensor);
         }
-        if zero1 {
-            self.reduction(sum, DATA, Payload::GradientNorm, Stream::Tensor);
+        if self.zero1() {
+            self.reduction(CollectiveKind::AllReduce, DATA, Payload::GradientNorm, Stream::Tensor);
         }
         self.chain(Op::Optimizer, Stream::Compute);
-        if zero1 {
+        if self.zero1() {
             let kind = CollectiveKind::AllGather;
             held.iter().for_each(|&chunk| self.reduction(kind, DATA, Payload::Parameters { chunk }, Stream::Data));
         }

@@ -30,17 +30,7 @@ use super::{Flow, FlowId, Link, RateChange, Solver};
 impl Solver {
     /// Fills the part level by level; see the top of the file.
     pub(super) fn fill_part(&mut self) {
-        let Self {
-            links,
-            flows,
-            part,
-            by_cap,
-            by_level,
-            refusing,
-            changed,
-            round,
-            ..
-        } = self;
+        let Self { links, flows, part, by_cap, by_level, refusing, changed, round, .. } = self;
         let mut levels = std::mem::take(by_level).into_vec();
         levels.extend(part.links.iter().map(|&number| {
             let link = &mut links[number as usize];
@@ -50,11 +40,7 @@ impl Solver {
         }));
         *by_level = BinaryHeap::from(levels);
         by_cap.clear();
-        by_cap.extend(
-            part.flows
-                .iter()
-                .map(|&slot| (flows[slot as usize].cap, slot)),
-        );
+        by_cap.extend(part.flows.iter().map(|&slot| (flows[slot as usize].cap, slot)));
         by_cap.sort_unstable_by_key(|&(cap, _)| cap);
 
         for &(cap, slot) in by_cap.iter() {
@@ -83,11 +69,7 @@ impl Solver {
 ///
 /// The heap holds lower bounds. A bound at or above the ceiling settles the matter; a lower one is
 /// brought up to date, where it stays a lower bound because levels never fall.
-fn lowest_refusal_below(
-    ceiling: u64,
-    by_level: &mut BinaryHeap<Reverse<(u64, u32)>>,
-    links: &[Link],
-) -> Option<u64> {
+fn lowest_refusal_below(ceiling: u64, by_level: &mut BinaryHeap<Reverse<(u64, u32)>>, links: &[Link]) -> Option<u64> {
     while let Some(mut top) = by_level.peek_mut() {
         let Reverse((bound, number)) = *top;
         if bound >= ceiling {
@@ -106,14 +88,7 @@ fn lowest_refusal_below(
 }
 
 /// Fixes the rate of a flow, unless it has been fixed in this round.
-fn stop(
-    slot: u32,
-    rate: u64,
-    flows: &mut [Flow],
-    links: &mut [Link],
-    round: u64,
-    changed: &mut Vec<RateChange>,
-) {
+fn stop(slot: u32, rate: u64, flows: &mut [Flow], links: &mut [Link], round: u64, changed: &mut Vec<RateChange>) {
     let flow = &mut flows[slot as usize];
     if flow.stopped == round {
         return;
@@ -129,12 +104,6 @@ fn stop(
     }
     if flow.rate != rate {
         flow.rate = rate;
-        changed.push(RateChange {
-            flow: FlowId {
-                slot,
-                generation: flow.generation,
-            },
-            rate,
-        });
+        changed.push(RateChange { flow: FlowId { slot, generation: flow.generation }, rate });
     }
 }
