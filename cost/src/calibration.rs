@@ -4,6 +4,7 @@
 //! generation. *Measurements* are absolute times of one machine, interpolated; where there are any, they come first.
 
 use ir::counts::Streaming;
+use ir::program::Pass;
 use ir::{AttentionKernel, Precision, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub struct Calibration {
     /// Slowing of work that overlaps.
     #[serde(default)]
     pub interference: Interference,
+    /// What training takes beyond its kernels.
+    #[serde(default)]
+    pub in_training: InTraining,
     /// Matrix products, by number format.
     pub matrix_product: Vec<MatrixProduct>,
     /// Attention cores, by implementation.
@@ -61,6 +65,58 @@ pub struct Dispatch {
     pub instruction_us: f64,
     /// Of the host for each kernel: a unit takes at least this times its launches.
     pub launch_us: f64,
+}
+
+/// What training takes beyond the sum of its kernels measured alone: caches that other work has emptied in between, waking
+/// from a wait, and what no kernel accounts for. Measured on whole iterations of small models.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InTraining {
+    /// Of devices at their own speed.
+    pub real: Composition,
+    /// Of emulated slower devices, which share cores and caches with others and wait between instructions.
+    pub emulated: Composition,
+}
+
+/// Factors on the sum of the kernels, and time added to each exchange.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Composition {
+    /// On forward passes and recomputation.
+    pub forward: f64,
+    /// On backward passes of both kinds.
+    pub backward: f64,
+    /// On the sum of squares of gradients.
+    pub gradient_norm: f64,
+    /// On the optimizer step.
+    pub optimizer: f64,
+    /// Added to each collective and message in shared memory.
+    pub exchange_us: f64,
+}
+
+impl Default for Composition {
+    fn default() -> Self {
+        Self { forward: 1.0, backward: 1.0, gradient_norm: 1.0, optimizer: 1.0, exchange_us: 0.0 }
+    }
+}
+
+impl Composition {
+    /// The factor on a pass.
+    #[must_use]
+    pub const fn pass(&self, pass: Pass) -> f64 {
+        match pass {
+            Pass::Forward | Pass::Recompute => self.forward,
+            Pass::Backward | Pass::BackwardInput | Pass::BackwardWeight => self.backward,
+        }
+    }
+}
+
+impl InTraining {
+    /// That of a device with this slowdown.
+    #[must_use]
+    pub fn of(&self, slowdown: f64) -> &Composition {
+        if slowdown > 1.0 { &self.emulated } else { &self.real }
+    }
 }
 
 /// How much longer work takes while the other kind runs beside it; 1 means not at all.

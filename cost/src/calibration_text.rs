@@ -77,6 +77,17 @@ impl Check {
                 self.fault(name.to_owned(), format!("{value} would make work faster"), "1 or more");
             }
         }
+        for (device, composition) in [("real", c.in_training.real), ("emulated", c.in_training.emulated)] {
+            for (name, value) in [
+                ("forward", composition.forward),
+                ("backward", composition.backward),
+                ("gradient_norm", composition.gradient_norm),
+                ("optimizer", composition.optimizer),
+            ] {
+                self.positive(&format!("in_training.{device}.{name}"), value);
+            }
+            self.at_least_zero(&format!("in_training.{device}.exchange_us"), composition.exchange_us);
+        }
         let missing = |check: &mut Self, key: &str| {
             check.fault(key.to_owned(), format!("there is no `{key}` row"), "at least one, even if assumed (rows = 0)");
         };

@@ -17,7 +17,7 @@
 //! link's latency once for each of the [`Steps`] over it.
 
 use ir::program::CollectiveKind;
-use ir::{Bytes, Cluster, CollectiveAlgorithm, Link, Path};
+use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path};
 
 use crate::GroupPlace;
 use crate::calibration::{Calibration, CollectiveFit, Protocol, SHARED_MEMORY};
@@ -281,10 +281,16 @@ impl Pricing<'_> {
         let emulated =
             || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
         match shared {
-            Some(measured) if link.name == SHARED_MEMORY => measured,
+            Some((seconds, basis)) if link.name == SHARED_MEMORY => (seconds + self.exchange(place.first), basis),
             Some((seconds, _)) => (seconds.max(emulated()), Basis::Interpolated),
             None => (emulated(), Basis::Analytic),
         }
+    }
+
+    /// What an exchange in shared memory takes in training beyond its curve, in seconds.
+    fn exchange(&self, device: DeviceId) -> f64 {
+        let kind = self.cluster.device_kind(self.cluster.place(device).device_kind);
+        self.calibration().in_training.of(kind.slowdown).exchange_us * 1e-6
     }
 
     /// Between measured curves of one kind: that of `ranks`, else linear in the ranks between the neighbours, else in
@@ -315,22 +321,24 @@ impl Pricing<'_> {
     }
 
     /// Seconds of a message over a path, and on what they rest.
-    pub(crate) fn message(&self, bytes: Bytes, link: &Link, memory_bandwidth: f64, path: Path) -> (f64, Basis) {
+    pub(crate) fn message(&self, bytes: Bytes, from: DeviceId, path: Path) -> (f64, Basis) {
+        let link = self.cluster.link_of_path(from, path);
         let size = bytes.get() as f64;
         let calibration = self.calibration();
         let plain = link.latency.seconds() + size / (link.bandwidth.get() * calibration.efficiency(&link.name));
         if calibration.threads {
             let copy = self.prepared.copies.as_ref().map(|curve| curve.at(size));
             return match (copy, path == Path::Local || link.name == SHARED_MEMORY) {
-                (Some((seconds, true)), true) => (seconds, Basis::Measured),
-                (Some((seconds, false)), true) => (seconds, Basis::Interpolated),
+                (Some((seconds, true)), true) => (seconds + self.exchange(from), Basis::Measured),
+                (Some((seconds, false)), true) => (seconds + self.exchange(from), Basis::Interpolated),
                 (Some((seconds, _)), false) => (seconds.max(plain), Basis::Interpolated),
                 (None, _) => (plain, Basis::Analytic),
             };
         }
         if path == Path::Local {
             // Read once, written once.
-            return (2.0 * size / memory_bandwidth, Basis::Analytic);
+            let kind = self.cluster.device_kind(self.cluster.place(from).device_kind);
+            return (2.0 * size / kind.memory_bandwidth.get(), Basis::Analytic);
         }
         match calibration.message_fit.iter().find(|fit| fit.link == link.name) {
             None => (plain, Basis::Analytic),

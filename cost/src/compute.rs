@@ -149,7 +149,8 @@ impl Prepared {
             basis = basis.max(on);
         }
         let host = launches * self.calibration.dispatch.launch_us * 1e-6;
-        (nanoseconds(seconds.max(host) * device.slowdown), basis)
+        let composition = self.calibration.in_training.of(device.slowdown).pass(pass);
+        (nanoseconds(seconds.max(host) * composition * device.slowdown), basis)
     }
 }
 

@@ -9,6 +9,7 @@ use ir::counts::Streaming;
 use ir::{AttentionKernel, MeasuredOp, Measurement, Precision, Problem};
 
 use crate::calibration::{
+    InTraining,
     Attention, Calibration, CollectivePoints, Dispatch, Interference, MatrixProduct, Measured, SHARED_MEMORY,
     StreamingPoints, StreamingRate,
 };
@@ -235,6 +236,7 @@ fn calibration(sorted: Sorted, name: &str) -> Calibration {
         threads: true,
         dispatch: Dispatch { instruction_us: median(&ordered(&sorted.dispatch)).unwrap_or(0.0), launch_us: 0.0 },
         interference: Interference::default(),
+        in_training: InTraining::default(),
         matrix_product: vec![assumed_product()],
         attention: vec![assumed_attention()],
         streaming: vec![assumed_streaming()],

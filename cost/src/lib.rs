@@ -71,6 +71,7 @@ mod shapes;
 mod tests;
 
 pub use calibration::{
+    Composition, InTraining,
     Attention, Calibration, CollectiveFit, CollectivePoints, Dispatch, Interference, LinkEfficiency, MatrixProduct,
     Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints, StreamingRate,
 };

@@ -284,9 +284,7 @@ impl CostModel {
             Source::Table(table) => Priced::of_table(table.transfer),
             Source::Calibrations { .. } => {
                 let path = self.cluster.path(from, to);
-                let link = self.cluster.link_of_path(from, path);
-                let memory = self.cluster.device_kind(self.cluster.place(from).device_kind).memory_bandwidth.get();
-                Priced::of(self.pricing(from).message(bytes, link, memory, path))
+                Priced::of(self.pricing(from).message(bytes, from, path))
             }
         }
     }
@@ -319,7 +317,9 @@ impl CostModel {
         }
         let kernel = Kernel::Streaming { kind, bytes, launches: 1 };
         let (seconds, basis) = prepared.kernel(device_kind, Precision::Fp32, kernel);
-        Priced::of((seconds * device_kind.slowdown + dispatch as f64 * 1e-9, basis))
+        let composition = prepared.calibration.in_training.of(device_kind.slowdown);
+        let factor = if kind == Streaming::Optimizer { composition.optimizer } else { composition.gradient_norm };
+        Priced::of((seconds * factor * device_kind.slowdown + dispatch as f64 * 1e-9, basis))
     }
 
     /// How much longer overlapping work takes on a device: (compute beside communication, communication beside compute).

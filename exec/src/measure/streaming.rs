@@ -43,7 +43,9 @@ fn bytes(kind: Streaming, tokens: usize) -> u64 {
     let pass = 4 * tokens as u64 * HIDDEN as u64;
     let logits = 4 * tokens as u64 * VOCABULARY as u64;
     match kind {
-        Streaming::Embedding | Streaming::RmsNorm | Streaming::LayerNorm | Streaming::Rope | Streaming::Gelu => 2 * pass,
+        Streaming::Embedding | Streaming::RmsNorm | Streaming::LayerNorm | Streaming::Rope | Streaming::Gelu => {
+            2 * pass
+        }
         Streaming::EmbeddingBackward | Streaming::SwiGlu | Streaming::GeluBackward | Streaming::Add => 3 * pass,
         // The input gradient's four and the weight gradient's two.
         Streaming::RmsNormBackward | Streaming::LayerNormBackward => 6 * pass,
@@ -123,7 +125,9 @@ fn run(kind: Streaming, tensors: &mut Tensors, shared: &Shared, gradient: &mut [
         Streaming::Embedding => embedding_forward(&shared.ids, &shared.table, HIDDEN, 0, a),
         Streaming::EmbeddingBackward => embedding_backward(&shared.ids, a, HIDDEN, 0, gradient),
         Streaming::RmsNorm => rms_norm_forward(a, &shared.weight, 1e-5, b, rows),
-        Streaming::LayerNorm => layer_norm_forward(a, &shared.weight, &shared.weight, 1e-5, b, &mut stats[..tokens], rows),
+        Streaming::LayerNorm => {
+            layer_norm_forward(a, &shared.weight, &shared.weight, 1e-5, b, &mut stats[..tokens], rows)
+        }
         Streaming::LayerNormBackward => {
             let means = &stats[..tokens];
             layer_norm_backward_input(a, &shared.weight, means, rows, b, Store::Accumulate, c);

@@ -6,21 +6,23 @@ use std::time::Instant;
 use exec::measure::MeasureOptions;
 
 use crate::results::{CalibrateReport, ClassFit, Header};
+use crate::verbs::in_training;
 use crate::{Context, Error};
 
 /// The calibration that CPU workers of the catalog name.
 const NAME: &str = "cpu";
 
-/// Measures matrix products, streaming kernels, attention, copies, collectives and dispatch on this machine, in under a
-/// minute, and fits a calibration.
+/// Measures matrix products, streaming kernels, attention, copies, collectives and dispatch on this machine, fits a
+/// calibration, and trains two small models for what their iterations take beyond their kernels; in under a minute.
 ///
 /// # Errors
-/// [`Error::Interrupted`].
+/// [`Error::Interrupted`]; [`Error::Run`] if the small models cannot be trained.
 pub fn calibrate(context: &Context<'_>) -> Result<CalibrateReport, Error> {
     let begun = Instant::now();
     let measurements = measure(context)?;
-    let (calibration, fit) = cost::fit(&measurements, NAME)
+    let (mut calibration, fit) = cost::fit(&measurements, NAME)
         .map_err(|problems| Error::Input(crate::InputError { problems, sources: crate::source::Sources::default() }))?;
+    in_training::measure(&mut calibration, context)?;
     let classes = fit.classes.into_iter().map(|class| ClassFit {
         class: class.class,
         points: class.points,

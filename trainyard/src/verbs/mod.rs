@@ -4,6 +4,7 @@ mod calibrate;
 mod check;
 mod compare;
 mod doctor;
+mod in_training;
 mod init;
 mod plan;
 mod quickstart;

@@ -47,7 +47,7 @@ fn clusters(world: u32) -> Vec<Cluster> {
 #[test]
 fn no_division_over_emulated_links_stalls() {
     let losses = |division: &Division, cluster: Cluster| {
-        let options = CpuOptions { stall_timeout: Duration::from_secs(2), ..CpuOptions::default() };
+        let options = CpuOptions { stall_timeout: Duration::from_secs(5), ..CpuOptions::default() };
         let mut backend = CpuBackend::new(cluster, generate(1, 10_000), options);
         train(&mut backend, program(&tied(), &small(), division), 0..3)
     };

@@ -54,7 +54,11 @@ fn backend(ranks: usize, options: CpuOptions) -> CpuBackend {
     CpuBackend::new(domain(&vec![1.0; ranks]), generate(1, 30_000), options)
 }
 
-pub(super) fn train(backend: &mut CpuBackend, program: Arc<VerifiedProgram>, iterations: std::ops::Range<u64>) -> Vec<f64> {
+pub(super) fn train(
+    backend: &mut CpuBackend,
+    program: Arc<VerifiedProgram>,
+    iterations: std::ops::Range<u64>,
+) -> Vec<f64> {
     backend.load(Arc::clone(&program)).unwrap();
     let mut iterate = |iteration| {
         let outcome = backend.iterate(iteration).unwrap();

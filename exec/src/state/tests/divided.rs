@@ -9,7 +9,7 @@ use super::{gpt2, llama, workload};
 use crate::state::{RankState, Weights};
 
 /// Long enough for the warm-up, for weights that have moved, and for moments that matter.
-const ITERATIONS: u64 = 12;
+const ITERATIONS: u64 = 20;
 
 /// Largest relative difference of two series.
 fn difference(a: &[f64], b: &[f64]) -> f64 {
