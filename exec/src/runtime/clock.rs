@@ -1,6 +1,5 @@
 //! The two clocks of a rank: the monotonic clock that all ranks share, and the CPU time of its own thread.
 
-use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 /// Nanoseconds since a moment that all ranks share.
@@ -37,6 +36,11 @@ pub(crate) fn thread_cpu() -> u64 {
 ///
 /// A thread's timers may otherwise be late by 50 microseconds (the default of `PR_SET_TIMERSLACK`), which would be an
 /// error of that size in every emulated duration. Where the kernel refuses, waits are only less exact.
+#[cfg(target_os = "linux")]
 pub(crate) fn wait_exactly() {
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
+
+/// Timed waits are as exact as the system makes them.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const fn wait_exactly() {}

@@ -19,10 +19,10 @@ use crate::{Context, Error, scenario};
 
 /// Llama-like and GPT-2-like, between the widths whose matrix products were measured.
 const MODELS: [&str; 2] = [
-    "hidden = 192\nlayers = 6\nheads = 6\nkv_heads = 3\nhead_dim = 32\nffn = 528\nvocabulary = 256\nnorm = \"rms-norm\"\n\
+    "hidden = 192\nlayers = 6\nheads = 12\nkv_heads = 6\nhead_dim = 16\nffn = 528\nvocabulary = 256\nnorm = \"rms-norm\"\n\
      positions = { rope = { theta = 10000.0 } }\nmlp = \"swi-glu\"\ntied_head = false\nqkv_bias = false\n\
      projection_bias = false\nmlp_bias = false\n",
-    "hidden = 160\nlayers = 6\nheads = 5\nkv_heads = 5\nhead_dim = 32\nffn = 640\nvocabulary = 256\nnorm = \"layer-norm\"\n\
+    "hidden = 160\nlayers = 6\nheads = 10\nkv_heads = 10\nhead_dim = 16\nffn = 640\nvocabulary = 256\nnorm = \"layer-norm\"\n\
      positions = { learned = { maximum = 256 } }\nmlp = \"gelu\"\ntied_head = true\nqkv_bias = true\n\
      projection_bias = true\nmlp_bias = true\n",
 ];
