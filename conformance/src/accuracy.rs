@@ -127,7 +127,7 @@ impl Case {
             let _ = writeln!(text, "[emulate]\nfactors = [{}]\n{emulate}\n", list.join(", "));
         }
         let _ = writeln!(text, "[model]\nname = \"{}\"\n", self.model);
-        let _ = writeln!(text, "[training]\nsequence_length = 64\nglobal_batch = 16\niterations = 9\n");
+        let _ = writeln!(text, "[training]\nsequence_length = 64\nglobal_batch = 16\niterations = 8\n");
         let _ = writeln!(text, "[plan]\n{plan}\n");
         let _ = writeln!(text, "[cost]\ncalibration = '''\n{calibration}'''");
         text
