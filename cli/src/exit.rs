@@ -34,14 +34,3 @@ pub(crate) const fn code(error: &Error) -> u8 {
         Error::Interrupted => INTERRUPTED,
     }
 }
-
-/// The word of an error in JSON.
-pub(crate) const fn word(error: &Error) -> &'static str {
-    match error {
-        Error::Input(_) => "bad-input",
-        Error::Files { .. } => "file-error",
-        Error::Infeasible { .. } => "infeasible",
-        Error::Run(_) => "run-failed",
-        Error::Interrupted => "interrupted",
-    }
-}

@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use owo_colors::OwoColorize as _;
 use trainyard::Error;
 
-use crate::exit;
-
 /// Prints to standard output. A reader that went away is no error of ours.
 pub(crate) fn out(text: &str) {
     use std::io::Write as _;
@@ -34,9 +32,4 @@ pub(crate) fn error(error: &Error) {
         };
     }
     let _ = write!(anstream::stderr().lock(), "{text}");
-}
-
-/// An error as JSON: the same header as a result, and every problem with its place.
-pub(crate) fn error_json(verb: &str, error: &Error) -> String {
-    trainyard::results::error_json(verb, exit::word(error), error)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trainyard::results::json;
+use trainyard::results::{error_json, json};
 use trainyard::{Context, Error, InitRequest, Loaded, Output, Subject, output, scenario};
 
 use crate::arguments::{Arguments, OfScenario, Verb};
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments, interrupt: &Arc<AtomicBool>) -> u8 {
         Err(error) => {
             show::error(&error);
             if let Some(path) = &common.json {
-                let text = show::error_json(arguments.verb.name(), &error);
+                let text = error_json(arguments.verb.name(), &error);
                 if path == Path::new("-") {
                     show::out(text.trim_end());
                 } else if let Err(second) = output::write(path, text.as_bytes()) {

@@ -90,7 +90,7 @@ pub struct Composition {
     pub gradient_norm: f64,
     /// On the optimizer step.
     pub optimizer: f64,
-    /// Added to each collective and message in shared memory.
+    /// Added to each collective and message in shared memory: waiting for the slower rank of the moment, and waking.
     pub exchange_us: f64,
 }
 
@@ -363,7 +363,7 @@ impl Calibration {
     pub(crate) fn attention(&self, kernel: AttentionKernel) -> Option<&Attention> {
         self.attention.iter().find(|row| row.kernel == kernel).or_else(|| self.attention.first())
     }
-    /// The rate of a streaming kernel: its own, else its forward kernel's, else that of `all`.
+    /// The rate of a streaming kernel: its own, else that of the kernel that [stands in](Streaming::stand_in), else that of `all`.
     pub(crate) fn streaming(&self, kind: Streaming) -> Option<&StreamingRate> {
         let of = |name: &str| self.streaming.iter().find(|row| row.kernel == name);
         of(kind.name()).or_else(|| kind.stand_in().and_then(|k| of(k.name()))).or_else(|| of("all"))

@@ -9,9 +9,8 @@ use ir::counts::Streaming;
 use ir::{AttentionKernel, MeasuredOp, Measurement, Precision, Problem};
 
 use crate::calibration::{
-    InTraining,
-    Attention, Calibration, CollectivePoints, Dispatch, Interference, MatrixProduct, Measured, SHARED_MEMORY,
-    StreamingPoints, StreamingRate,
+    Attention, Calibration, CollectivePoints, Dispatch, InTraining, Interference, MatrixProduct, Measured,
+    SHARED_MEMORY, StreamingPoints, StreamingRate,
 };
 
 use crate::curve::Curve;

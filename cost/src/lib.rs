@@ -71,9 +71,8 @@ mod shapes;
 mod tests;
 
 pub use calibration::{
-    Composition, InTraining,
-    Attention, Calibration, CollectiveFit, CollectivePoints, Dispatch, Interference, LinkEfficiency, MatrixProduct,
-    Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints, StreamingRate,
+    Attention, Calibration, CollectiveFit, CollectivePoints, Composition, Dispatch, InTraining, Interference,
+    LinkEfficiency, MatrixProduct, Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints, StreamingRate,
 };
 pub use collective::Steps;
 pub use fit::{ClassError, FitReport, fit};

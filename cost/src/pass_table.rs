@@ -29,18 +29,34 @@ pub struct PassTable {
     pub gradient_norm: SimDuration,
 }
 
+/// The longest duration of a table. Those of all passes of a program then add up inside 64 bits.
+const LONGEST: SimDuration = SimDuration::from_nanoseconds(3_600_000_000_000);
+
 impl PassTable {
     /// Every way in which the table itself cannot be.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.stages.is_empty() {
             problems.push(
-                Problem::new("passes.stages", "the table has no stage").hint("one entry for each pipeline position"),
+                Problem::new("cost.stages", "the table has no stage").hint("one entry for each pipeline position"),
             );
         }
         if self.chunks_per_stage == 0 {
-            problems.push(Problem::new("passes.chunks_per_stage", "a stage of no chunks").hint("1 unless interleaved"));
+            problems.push(Problem::new("cost.chunks_per_stage", "a stage of no chunks").hint("1 unless interleaved"));
         }
+        let stages = self.stages.iter().enumerate().flat_map(|(i, stage)| {
+            let key = move |name: &str| format!("cost.stages[{i}].{name}");
+            [
+                (key("forward"), stage.forward),
+                (key("backward_input"), stage.backward_input),
+                (key("backward_weight"), stage.backward_weight),
+            ]
+        });
+        let rest = [("transfer", self.transfer), ("optimizer", self.optimizer), ("gradient_norm", self.gradient_norm)];
+        let all = stages.chain(rest.map(|(name, duration)| (format!("cost.{name}"), duration)));
+        problems.extend(all.filter(|(_, duration)| *duration > LONGEST).map(|(key, duration)| {
+            Problem::new(key, format!("{duration} is over {LONGEST}")).hint("the duration of one pass, not of a run")
+        }));
         problems
     }
 
@@ -72,7 +88,7 @@ impl PassTable {
         if program.layout.pipeline as usize != positions {
             problems.push(
                 Problem::new(
-                    "passes.stages",
+                    "cost.stages",
                     format!("the table has {positions} stages, the plan {}", program.layout.pipeline),
                 )
                 .hint(format!("give {} entries", program.layout.pipeline)),

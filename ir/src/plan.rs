@@ -146,12 +146,6 @@ impl Plan {
     pub fn world(&self) -> u64 {
         u64::from(self.data) * u64::from(self.tensor) * u64::from(self.pipeline())
     }
-    /// Layers of chunk `chunk` (in the order of the model): position `chunk % pipeline`, its chunk `chunk / pipeline`.
-    #[must_use]
-    pub fn chunk_layers(&self, chunk: u32) -> u32 {
-        let p = self.pipeline();
-        self.stages[(chunk % p) as usize].layers[(chunk / p) as usize]
-    }
     /// The rank at a pipeline position, replica and tensor index.
     #[must_use]
     pub fn rank(&self, position: u32, replica: u32, tensor_index: u32) -> Rank {

@@ -43,11 +43,6 @@ impl VerifiedProgram {
         let problems = problems(&program);
         if problems.is_empty() { Ok(Self { program }) } else { Err(problems) }
     }
-    /// The program, no longer known to be sound.
-    #[must_use]
-    pub fn into_program(self) -> Program {
-        self.program
-    }
 }
 
 impl std::ops::Deref for VerifiedProgram {

@@ -190,23 +190,11 @@ impl InstructionClass {
     }
 }
 
-/// The word for an axis.
-#[must_use]
-pub(crate) const fn axis_name(axis: Axis) -> &'static str {
-    match axis {
-        Axis::Data => "data",
-        Axis::Tensor => "tensor",
-        Axis::Pipeline => "pipeline",
-        Axis::Embedding => "embedding",
-        Axis::Model => "model",
-    }
-}
-
 impl std::fmt::Display for InstructionClass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pass(pass) => f.write_str(pass.name()),
-            Self::Collective(kind, axis) => write!(f, "{} over {}", kind.name(), axis_name(*axis)),
+            Self::Collective(kind, axis) => write!(f, "{} over {}", kind.name(), axis.name()),
             Self::Send => f.write_str("send"),
             Self::Receive => f.write_str("receive"),
             Self::GradientNorm => f.write_str("gradient-norm"),

@@ -14,8 +14,8 @@ mod lane;
 mod memory;
 mod split;
 
-pub(crate) use memory::{KINDS, apply, kind_index, resident};
 pub use memory::{MemoryChange, MemoryPeak, memory_changes, memory_peak};
+pub(crate) use memory::{apply, resident};
 pub use split::Split;
 pub(crate) use split::key;
 

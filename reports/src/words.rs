@@ -3,7 +3,6 @@
 use ir::program::{Chunk, Direction, Message, Pass, Payload, RankSet, Unit, UnitRange, UnitTensor};
 use ir::{ChunkId, InstructionId, Op, Program, RoleId, ZeroStage};
 
-use crate::activity::axis_name;
 use crate::show::plural;
 
 /// An instruction in words: `forward of microbatch 3, chunk 1 (layers 4-7)`.
@@ -30,7 +29,7 @@ pub fn op(program: &Program, op: &Op) -> String {
                 "{} over {} {} ranks: {}, {}",
                 kind.name(),
                 group.size(),
-                axis_name(group.axis),
+                group.axis.name(),
                 payload_words(program, payload),
                 crate::show::bytes(*bytes)
             )

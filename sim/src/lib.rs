@@ -1,12 +1,15 @@
-//! The simulator: a discrete-event engine, and the models that run on it.
-//!
-//! Two halves know nothing of training and stand alone. In both, time is a bare `u64` of
-//! nanoseconds; whoever builds on them puts the types of the vocabulary around it.
+//! The simulator: a discrete-event engine, and the machine that carries out a program on it.
 //!
 //! - [`queue`] keeps pending events in the order in which they happen.
 //! - [`fabric`] shares links among the flows that cross them, max-min fairly, in integers.
+//! - [`machine`] is the [`ir::Backend`] on both: streams, collectives, messages and memory of every role, priced by `cost`.
 //!
-//! Both are deterministic: no floating point, no hash order, no clock, no randomness.
+//! The first two know nothing of training and stand alone: time there is a bare `u64` of nanoseconds, and the machine puts
+//! the types of the vocabulary around it. All are deterministic: no hash order in a result, no clock, no randomness.
+//!
+//! **Deliberately ignorant of** why a program is what it is, and of the executor that carries out the same one.
+//!
+//! Read next: [`Simulator`].
 
 pub mod fabric;
 pub mod machine;

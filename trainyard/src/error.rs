@@ -39,6 +39,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// The word of its kind, as the JSON of a result has it.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Input(_) => "bad-input",
+            Self::Files { .. } => "file-error",
+            Self::Infeasible { .. } => "infeasible",
+            Self::Run(_) => "run-failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
     /// A failure around a file.
     pub(crate) fn files(path: &std::path::Path, message: impl std::fmt::Display) -> Self {
         Self::Files { path: path.display().to_string(), message: message.to_string() }

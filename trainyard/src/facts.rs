@@ -1,5 +1,6 @@
 //! What follows from a scenario and a plan without simulating: capacity, operations, rent.
 
+use ir::counts::{CountedParameters, CountedScores, model_flops_per_token};
 use ir::{Bytes, DeviceKind, Flops, FlopsPerSecond, Plan, Rank};
 use reports::ModelRate;
 
@@ -34,15 +35,11 @@ pub(crate) fn rate(scenario: &Scenario, plan: &Plan) -> ModelRate {
     ModelRate { flops_per_token: flops_per_token(scenario), peak: peak.and_then(FlopsPerSecond::new) }
 }
 
-/// Appendix B of Chowdhery et al. 2022: 6 per parameter of a matrix product, 12 per layer, query width and token of
-/// context. The head counts as a product, the embedding's look-up does not.
+/// 6 per parameter of a matrix product, 12 per layer, query width and token of context. The head counts as a product, the
+/// embedding's look-up does not.
 fn flops_per_token(scenario: &Scenario) -> Flops {
-    let (model, workload) = (&scenario.model, &scenario.workload);
-    let layers = u128::from(model.layers);
-    let products = layers * u128::from(model.attention_parameters() + model.mlp_parameters())
-        + u128::from(model.hidden) * u128::from(model.vocabulary);
-    let attention = layers * u128::from(model.query_width()) * u128::from(workload.sequence_length);
-    Flops::new(6 * products + 12 * attention)
+    let sequence = u64::from(scenario.workload.sequence_length);
+    model_flops_per_token(&scenario.model, sequence, CountedParameters::Multiplied, CountedScores::Whole)
 }
 
 /// The rent of the plan's devices for an hour, where every price is known.

@@ -157,6 +157,10 @@ fn a_pass_table_holds_exactly() {
     let interleaved = PassTable { chunks_per_stage: 3, ..table.clone() };
     let third = CostModel::with_pass_table(devices.clone(), interleaved).unwrap();
     assert_eq!(third.compute(owned.shape(), &chunk, Pass::Backward, chunk.all_units(), KIND).duration, ns(10));
+    let endless = PassTable { stages: vec![passes(1, 1, u64::MAX)], transfer: ns(u64::MAX), ..table.clone() };
+    let problems = CostModel::with_pass_table(devices.clone(), endless).unwrap_err();
+    let subjects: Vec<&str> = problems.iter().map(|problem| problem.subject.as_str()).collect();
+    assert_eq!(subjects, ["cost.stages[0].backward_weight", "cost.transfer"]);
     let empty = PassTable { stages: vec![], chunks_per_stage: 0, ..table };
     assert_eq!(CostModel::with_pass_table(devices, empty).unwrap_err().len(), 2);
 }

@@ -35,7 +35,7 @@ impl Dataset {
             } else {
                 format!("the text has {} bytes, and one sample needs {}", text.len(), length + 1)
             };
-            return Err(Problem::new("training.text", message).hint("give a longer text or shorten the sequence"));
+            return Err(Problem::new("data.file", message).hint("give a longer text or shorten the sequence"));
         }
         Ok(Self { text, sequence_length: length, samples, seed })
     }

@@ -65,10 +65,6 @@ impl CpuBackend {
     pub fn snapshot(&self) -> Result<Option<Snapshot>, BackendError> {
         self.loaded.as_ref().map(|loaded| loaded.crew.save()).transpose()
     }
-    /// Stands for another cluster from the next `load` on.
-    pub fn set_cluster(&mut self, cluster: Cluster) {
-        self.cluster = cluster;
-    }
 
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
         let mut problems = workload_problems(program);

@@ -8,22 +8,6 @@ use std::ops::{Deref, DerefMut};
 use ir::Bytes;
 use ir::program::BufferKind;
 
-/// Kinds of buffers, in the order of reports.
-const KINDS: [BufferKind; 8] = [
-    BufferKind::Weights,
-    BufferKind::Gradients,
-    BufferKind::OptimizerState,
-    BufferKind::Activations,
-    BufferKind::Workspace,
-    BufferKind::Logits,
-    BufferKind::Communication,
-    BufferKind::Reserve,
-];
-
-fn position(kind: BufferKind) -> usize {
-    KINDS.iter().position(|k| *k == kind).expect("every kind is listed")
-}
-
 /// Bytes by kind, every kind named.
 pub type BytesByKind = BTreeMap<BufferKind, Bytes>;
 
@@ -52,9 +36,9 @@ impl DerefMut for Held {
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     free: BTreeMap<usize, Vec<Vec<f32>>>,
-    in_use: [u64; KINDS.len()],
+    in_use: [u64; BufferKind::ALL.len()],
     highest: u64,
-    at_highest: [u64; KINDS.len()],
+    at_highest: [u64; BufferKind::ALL.len()],
 }
 
 impl Pool {
@@ -79,7 +63,7 @@ impl Pool {
 
     /// Takes a buffer back.
     pub(super) fn give(&mut self, held: Held) {
-        self.in_use[position(held.kind)] -= bytes(held.len());
+        self.in_use[held.kind.index()] -= bytes(held.len());
         self.free.entry(held.len()).or_default().push(held.data);
     }
 
@@ -92,7 +76,7 @@ impl Pool {
 
     /// Counts a buffer under another kind from now on.
     pub(super) fn relabel(&mut self, held: &mut Held, kind: BufferKind) {
-        self.in_use[position(held.kind)] -= bytes(held.len());
+        self.in_use[held.kind.index()] -= bytes(held.len());
         held.kind = kind;
         self.count(kind, held.len());
     }
@@ -125,7 +109,7 @@ impl Pool {
     }
 
     fn count(&mut self, kind: BufferKind, length: usize) {
-        self.in_use[position(kind)] += bytes(length);
+        self.in_use[kind.index()] += bytes(length);
         let total = self.in_use.iter().sum();
         if total > self.highest {
             self.highest = total;
@@ -138,8 +122,8 @@ fn bytes(length: usize) -> u64 {
     4 * length as u64
 }
 
-fn table(bytes: &[u64; KINDS.len()]) -> BytesByKind {
-    KINDS.into_iter().zip(bytes.iter().map(|&b| Bytes::new(b))).collect()
+fn table(bytes: &[u64; BufferKind::ALL.len()]) -> BytesByKind {
+    BufferKind::ALL.into_iter().zip(bytes.iter().map(|&b| Bytes::new(b))).collect()
 }
 
 #[cfg(test)]

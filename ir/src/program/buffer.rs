@@ -35,6 +35,11 @@ impl BufferKind {
         Self::Communication,
         Self::Reserve,
     ];
+    /// Its position in [`Self::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
     /// Its name in reports and in text.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,11 +1,13 @@
 //! Stacked bars: where the time goes, and memory against capacity.
 
+use ir::program::BufferKind;
+
 use super::palette;
 use super::scale::{binary_step, binary_unit, decimal_step, ticks, time_unit};
 use super::scene::{Anchor, Ink, Mark, Scene, text_width};
 use crate::activity::Colour;
 use crate::draw::timeline::MOST_ROWS;
-use crate::metrics::{KINDS, Metrics, kind_index};
+use crate::metrics::Metrics;
 use crate::show;
 
 const WIDTH: f64 = 1200.0;
@@ -105,7 +107,7 @@ pub(crate) fn memory(metrics: &[&Metrics]) -> Scene {
     let bar = |m: &Metrics, stage: usize| {
         let (stage, memory) = (&m.stages[stage], &m.stages[stage].memory);
         let bytes = |value: u64| show::bytes(ir::Bytes::new(value));
-        let part = |kind: ir::program::BufferKind| {
+        let part = |kind: BufferKind| {
             let value = memory.parts.iter().find(|part| part.kind == kind.name())?.bytes;
             let title = format!("stage {} ({}): {} {}", stage.stage.raw(), m.clock.word(), kind.name(), bytes(value));
             Some(Part { value: value as f64, colour: palette::buffer(kind), label: bytes(value), title })
@@ -120,7 +122,7 @@ pub(crate) fn memory(metrics: &[&Metrics]) -> Scene {
         };
         Bar {
             label: m.clock.word().to_owned(),
-            parts: KINDS.into_iter().filter_map(part).collect(),
+            parts: BufferKind::ALL.into_iter().filter_map(part).collect(),
             end,
             alarm: over.is_some(),
             limit: memory.capacity_bytes.map(|c| c as f64).filter(|c| *c <= limit),
@@ -140,10 +142,10 @@ pub(crate) fn memory(metrics: &[&Metrics]) -> Scene {
 }
 
 /// The kinds of buffer that appear, in order.
-pub(crate) fn kinds_present(metrics: &[&Metrics]) -> Vec<ir::program::BufferKind> {
+pub(crate) fn kinds_present(metrics: &[&Metrics]) -> Vec<BufferKind> {
     let parts = || metrics.iter().flat_map(|m| &m.stages).flat_map(|stage| &stage.memory.parts);
-    let present = |index: usize| parts().any(|part| part.kind == KINDS[index].name());
-    KINDS.into_iter().filter(|kind| present(kind_index(*kind))).collect()
+    let present = |index: usize| parts().any(|part| part.kind == BufferKind::ALL[index].name());
+    BufferKind::ALL.into_iter().filter(|kind| present(kind.index())).collect()
 }
 
 fn draw(scene: &mut Scene, groups: &[Group], limit: f64, right: f64, axis: &[(f64, String)], unit: &str) {

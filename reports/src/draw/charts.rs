@@ -1,5 +1,6 @@
 //! Charts by plotters: memory over time, losses.
 
+use ir::program::BufferKind;
 use ir::{Lane, Program};
 use plotters::backend::SVGBackend;
 use plotters::chart::{ChartBuilder, ChartContext};
@@ -14,7 +15,7 @@ use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TextStyle};
 use super::scale::{binary_unit, time_unit};
 use super::{font, palette};
 use crate::activity::Colour;
-use crate::metrics::{KINDS, apply, memory_changes, resident};
+use crate::metrics::{apply, memory_changes, resident};
 
 const WIDTH: u32 = 1200;
 const HEIGHT: u32 = 300;
@@ -49,7 +50,7 @@ fn chart(description: &str, draw: impl FnOnce(&Area<'_>)) -> String {
     }
     let mut colours = vec![palette::TEXT, palette::MUTED, palette::GRID, palette::GROUND, palette::ALARM];
     colours.extend(palette::CURVES);
-    colours.extend(KINDS.map(palette::buffer));
+    colours.extend(BufferKind::ALL.map(palette::buffer));
     for colour in colours {
         svg = svg.replace(&format!("\"#{:06X}\"", colour.light), &format!("\"{}\"", colour.css()));
     }
@@ -89,8 +90,8 @@ fn plain(value: &f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// What a lane holds after each change, by position in `KINDS`: `(nanoseconds since begin, bytes of each kind)`.
-fn held_over_time(program: &Program, lane: &Lane, begin: u64) -> Vec<(u64, [u64; KINDS.len()])> {
+/// What a lane holds after each change, by position in `BufferKind::ALL`: `(nanoseconds since begin, bytes of each kind)`.
+fn held_over_time(program: &Program, lane: &Lane, begin: u64) -> Vec<(u64, [u64; BufferKind::ALL.len()])> {
     let mut held = resident(program, lane);
     let mut steps = vec![(0, held)];
     for change in memory_changes(program, lane) {
@@ -155,7 +156,7 @@ pub(crate) fn memory_over_time(
         .unwrap_or(0)
         .max(bounds.1 - bounds.0)
         .max(1);
-    let total = |held: &[u64; KINDS.len()]| held.iter().sum();
+    let total = |held: &[u64; BufferKind::ALL.len()]| held.iter().sum();
     let steps = thinned(held_over_time(program, lane, bounds.0), length, total);
     let peak = steps.iter().map(|(_, held)| total(held)).chain(counted.iter().flat_map(|(_, s)| s.iter().map(|p| p.1)));
     let peak = peak.max().unwrap_or(0).max(1) as f64;
@@ -173,11 +174,11 @@ pub(crate) fn memory_over_time(
         axes(&mut chart, &format!("time since the iteration's first start, {time_name}"), unit_name, plain);
         let scale = |points: Vec<(f64, f64)>| points.into_iter().map(move |(x, y)| (x / time, y / unit));
         // From the top of the stack down, so that each part's area covers what is not its own.
-        for index in (0..KINDS.len()).rev() {
+        for index in (0..BufferKind::ALL.len()).rev() {
             let stacked: Vec<(u64, f64)> =
                 steps.iter().map(|(t, held)| (*t, held[..=index].iter().sum::<u64>() as f64)).collect();
             if steps.iter().any(|(_, held)| held[index] > 0) {
-                let fill = rgb(palette::buffer(KINDS[index])).filled();
+                let fill = rgb(palette::buffer(BufferKind::ALL[index])).filled();
                 let series = AreaSeries::new(scale(corners(&stacked, end)), 0.0, fill);
                 chart.draw_series(series).expect("a string takes everything");
             }

@@ -62,7 +62,7 @@ pub(crate) fn style_sheet() -> String {
     let mut colours = vec![TEXT, MUTED, GRID, GROUND, PAGE, ALARM, ALARM_GROUND];
     colours.extend(CURVES);
     let filled: Vec<Colour> =
-        Activity::ALL.into_iter().map(Activity::colour).chain(crate::metrics::KINDS.into_iter().map(buffer)).collect();
+        Activity::ALL.into_iter().map(Activity::colour).chain(BufferKind::ALL.into_iter().map(buffer)).collect();
     let theme = |pick: fn(Colour) -> u32, words: fn((u32, u32)) -> u32| {
         let mut text = String::new();
         for colour in colours.iter().chain(&filled) {
@@ -102,7 +102,7 @@ mod tests {
         // A chart's colours are replaced by variables by value, so no two may share a light value.
         let mut values: Vec<u32> = [TEXT, MUTED, GRID, GROUND, ALARM].into_iter().map(|c| c.light).collect();
         values.extend(CURVES.map(|c| c.light));
-        values.extend(crate::metrics::KINDS.map(|kind| buffer(kind).light));
+        values.extend(BufferKind::ALL.map(|kind| buffer(kind).light));
         let all = values.len();
         values.sort_unstable();
         values.dedup();

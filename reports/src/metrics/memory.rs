@@ -6,32 +6,6 @@ use serde::Serialize;
 
 use crate::{show, words};
 
-/// All kinds of buffer, in the order of reports.
-pub(crate) const KINDS: [BufferKind; 8] = [
-    BufferKind::Weights,
-    BufferKind::Gradients,
-    BufferKind::OptimizerState,
-    BufferKind::Activations,
-    BufferKind::Workspace,
-    BufferKind::Logits,
-    BufferKind::Communication,
-    BufferKind::Reserve,
-];
-
-/// The position of a kind in [`KINDS`].
-pub(crate) const fn kind_index(kind: BufferKind) -> usize {
-    match kind {
-        BufferKind::Weights => 0,
-        BufferKind::Gradients => 1,
-        BufferKind::OptimizerState => 2,
-        BufferKind::Activations => 3,
-        BufferKind::Workspace => 4,
-        BufferKind::Logits => 5,
-        BufferKind::Communication => 6,
-        BufferKind::Reserve => 7,
-    }
-}
-
 /// One allocation or release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryChange {
@@ -106,11 +80,11 @@ pub fn memory_changes(program: &Program, lane: &Lane) -> Vec<MemoryChange> {
     changes.into_iter().map(|(_, _, change)| change).collect()
 }
 
-/// What is resident on a lane, by position in [`KINDS`].
-pub(crate) fn resident(program: &Program, lane: &Lane) -> [u64; KINDS.len()] {
-    let mut held = [0; KINDS.len()];
+/// What is resident on a lane, by position in [`BufferKind::ALL`].
+pub(crate) fn resident(program: &Program, lane: &Lane) -> [u64; BufferKind::ALL.len()] {
+    let mut held = [0; BufferKind::ALL.len()];
     for buffer in program.roles[lane.role.index()].buffers.iter().filter(|buffer| buffer.resident) {
-        held[kind_index(buffer.kind)] += buffer.bytes.get();
+        held[buffer.kind.index()] += buffer.bytes.get();
     }
     held
 }
@@ -119,8 +93,8 @@ pub(crate) fn resident(program: &Program, lane: &Lane) -> [u64; KINDS.len()] {
 ///
 /// # Panics
 /// If more is given back than was taken, which a verified program excludes on a sound timeline.
-pub(crate) fn apply(held: &mut [u64; KINDS.len()], change: &MemoryChange) {
-    let part = &mut held[kind_index(change.kind)];
+pub(crate) fn apply(held: &mut [u64; BufferKind::ALL.len()], change: &MemoryChange) {
+    let part = &mut held[change.kind.index()];
     *part = if change.taken {
         *part + change.bytes.get()
     } else {
@@ -143,7 +117,7 @@ pub fn memory_peak(program: &Program, lane: &Lane, capacity: Option<Bytes>) -> M
         }
     }
     let (peak_bytes, held, reached) = most;
-    let mut parts: Vec<MemoryPart> = KINDS
+    let mut parts: Vec<MemoryPart> = BufferKind::ALL
         .iter()
         .zip(held)
         .filter(|(_, bytes)| *bytes > 0)

@@ -122,19 +122,9 @@ fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
 
 /// Walks a role's buffers along its lane: what is in use at the moment of the peak, by part.
 fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &CostModel) -> StageMemory {
-    const KINDS: [BufferKind; 8] = [
-        BufferKind::Weights,
-        BufferKind::Gradients,
-        BufferKind::OptimizerState,
-        BufferKind::Activations,
-        BufferKind::Workspace,
-        BufferKind::Logits,
-        BufferKind::Communication,
-        BufferKind::Reserve,
-    ];
-    let mut now = [0u64; KINDS.len()];
+    let mut now = [0u64; BufferKind::ALL.len()];
     for buffer in role.buffers.iter().filter(|buffer| buffer.resident) {
-        now[buffer.kind as usize] += buffer.bytes.get();
+        now[buffer.kind.index()] += buffer.bytes.get();
     }
     // Of one instant, what ends comes before what starts, as in an iteration.
     let mut changes: Vec<(SimTime, bool, InstructionId)> = Vec::with_capacity(2 * lane.spans.len());
@@ -150,7 +140,7 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
         let moment = if starts { Access::Allocate } else { Access::Free };
         let accesses = role.accesses(role.instruction(id)).iter().filter(|(_, access)| *access == moment);
         for buffer in accesses.map(|(buffer, _)| &role.buffers[buffer.index()]) {
-            let part = &mut now[buffer.kind as usize];
+            let part = &mut now[buffer.kind.index()];
             *part = if starts { *part + buffer.bytes.get() } else { *part - buffer.bytes.get() };
         }
         if now.iter().sum::<u64>() > most {
@@ -159,7 +149,8 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
     }
     let device = program.device(lane.rank);
     let capacity = cost.cluster().device_kind(cost.cluster().place(device).device_kind).memory;
-    let mut parts = KINDS.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
+    let mut parts =
+        BufferKind::ALL.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
     parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     StageMemory {

@@ -62,6 +62,7 @@ fn misfit(prediction: &Prediction) -> Option<String> {
     let worst = problems.first()?;
     let more = match problems.len() {
         1 => String::new(),
+        2 => "; 1 more stage does not fit either".to_owned(),
         n => format!("; {} more stages do not fit either", n - 1),
     };
     Some(format!("does not fit: {} {}{more}", worst.subject, worst.message))

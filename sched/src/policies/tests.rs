@@ -9,7 +9,7 @@ fn ask<'a>(model: &'a Model, workload: &'a Workload, cost: &'a cost::CostModel) 
 }
 
 #[test]
-fn megatron_plans_gpt3_as_its_authors_did() {
+fn megatron_keeps_the_tensor_groups_of_gpt3_in_a_node_as_its_authors_did() {
     let (model, work) = (gpt3(), workload(2048, 1536));
     let cost = analytic(dgx(128));
     let mut calls = 0;

@@ -210,7 +210,7 @@ pub struct QuickstartReport {
 
 /// An error as JSON: a header, the word of its kind, and every problem with its place.
 #[must_use]
-pub fn error_json(verb: &str, word: &str, error: &crate::Error) -> String {
+pub fn error_json(verb: &str, error: &crate::Error) -> String {
     let problems = |problems: &[ir::Problem], sources: &crate::source::Sources| {
         let one = |problem: &ir::Problem| {
             let at = sources.location(problem);
@@ -235,7 +235,7 @@ pub fn error_json(verb: &str, word: &str, error: &crate::Error) -> String {
     json(&serde_json::json!({
         "schema_version": SCHEMA_VERSION,
         "verb": verb,
-        "error": word,
+        "error": error.word(),
         "message": error.to_string(),
         "problems": list,
         "nearest_plans": nearest,

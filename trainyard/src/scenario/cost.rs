@@ -40,7 +40,11 @@ pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
 
 fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
     let file = match (table.get("file"), table.get("calibration")) {
-        (Some(file), _) => Some(sight.read(Path::new(file.text()?), &file)?),
+        (Some(_), Some(text)) => {
+            text.problem("a file and a calibration written out exclude each other", None);
+            return None;
+        }
+        (Some(file), None) => Some(sight.read(Path::new(file.text()?), &file)?),
         (None, Some(text)) => Some((INLINE.to_owned(), text.text()?.to_owned())),
         (None, None) => None,
     };

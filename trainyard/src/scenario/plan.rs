@@ -116,10 +116,42 @@ pub(super) fn read(
         Some(read) => read?,
     };
     let keys = keys?;
+    agree(&table, &keys)?;
     match policy {
-        Some(policy) => Some(PlanChoice::Policy(policy, Box::new(keys))),
+        Some(policy) => constrained(&table, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
         None => written(&table, &keys, cluster?, model?, workload?).map(PlanChoice::Written),
     }
+}
+
+/// Whether what `layers_per_stage` lists is what the other keys say of the pipeline; notes where it is not.
+fn agree(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
+    let Some(listed) = &keys.layers_per_stage else { return Some(()) };
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let (stages, chunks) = (count(listed.len()), count(listed[0].len()));
+    let message = if let Some(pipeline) = keys.pipeline.filter(|pipeline| *pipeline != stages) {
+        format!("lists {stages} stages, and pipeline says {pipeline}")
+    } else if let Some(wanted) = keys.chunks_per_stage.filter(|wanted| *wanted != chunks) {
+        format!("lists {chunks} chunks per stage, and chunks_per_stage says {wanted}")
+    } else {
+        return Some(());
+    };
+    table.report_at("layers_per_stage", Problem::new(table.path_of("layers_per_stage"), message));
+    None
+}
+
+/// Whether a policy can keep to `recompute`: one for each stage needs the number of stages to be written too.
+fn constrained(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
+    let Some(many) = keys.recompute.as_deref().filter(|many| many.len() != 1) else { return Some(()) };
+    let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));
+    let message = match stages {
+        Some(stages) if stages == many.len() => return Some(()),
+        Some(stages) => format!("lists {} stages, and there are {stages}", many.len()),
+        None => format!("lists {} stages, and nothing says how many there are", many.len()),
+    };
+    let problem =
+        Problem::new(table.path_of("recompute"), message).hint("write pipeline too, or one word for all stages");
+    table.report_at("recompute", problem);
+    None
 }
 
 fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
@@ -137,9 +169,9 @@ fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let microbatch_size = bounded("microbatch_size", MOST_MICROBATCHES);
     let microbatches = bounded("microbatches", MOST_MICROBATCHES);
     let schedule = table.get("schedule").map_or(Some(None), |v| schedule(&v, sight).map(Some));
+    let listed = layers.iter().flatten().flat_map(|stages| stages.first()).map(Vec::len).next();
     if table.get("schedule").is_some_and(|v| v.as_text() == Some("interleaved"))
-        && !table.has("layers_per_stage")
-        && chunks.flatten().is_none_or(|n| n < 2)
+        && listed.map_or_else(|| chunks.flatten().is_none_or(|n| n < 2), |listed| listed < 2)
     {
         let hint = "such as `chunks_per_stage = 2`";
         table.report(
@@ -268,11 +300,6 @@ fn written(table: &Table<'_>, keys: &PlanKeys, cluster: &Cluster, model: &Model,
     };
     let listed = keys.layers_per_stage.as_ref().and_then(|l| u32::try_from(l.len()).ok());
     let pipeline = keys.pipeline.or(listed).or(grid_rows).unwrap_or(1);
-    if let Some(stages) = listed.filter(|stages| *stages != pipeline) {
-        let message = format!("lists {stages} stages, and pipeline says {pipeline}");
-        table.report_at("layers_per_stage", Problem::new(table.path_of("layers_per_stage"), message));
-        return None;
-    }
     let layers = match &keys.layers_per_stage {
         Some(layers) => layers.clone(),
         None => even(table, model.layers, pipeline, keys.chunks_per_stage.unwrap_or(1))?,

@@ -124,6 +124,26 @@ fn contradictions_are_named() {
     );
     check("pipeline = 4", "pipeline = 4\nlayers_per_stage = [6, 6]", &[&["lists 2 stages, and pipeline says 4"]]);
     check("tensor = 2", "tensor = 3", &[&["tensor x pipeline = 12 does not divide the 16 devices"]]);
+    check(
+        "pipeline = 4",
+        "layers_per_stage = [6, 6]\nchunks_per_stage = 2",
+        &[&["lists 1 chunks per stage, and chunks_per_stage says 2"]],
+    );
+    check(
+        "pipeline = 4",
+        "layers_per_stage = [6, 6]\nschedule = \"interleaved\"",
+        &[&["chunks_per_stage: an interleaved schedule needs at least 2"]],
+    );
+    check(
+        "pipeline = 4",
+        "policy = \"megatron\"\nrecompute = [\"full\", \"none\"]",
+        &[&["lists 2 stages, and nothing says how many there are"]],
+    );
+    check(
+        "[plan]",
+        "[cost]\nfile = \"a.toml\"\ncalibration = \"\"\n[plan]",
+        &[&["a file and a calibration written out exclude each other"]],
+    );
     check("pipeline = 4", "pipeline = 4\nrecompute = [\"full\", \"none\"]", &[&["lists 2 stages, and there are 4"]]);
     check(
         "pipeline = 4",

@@ -61,16 +61,14 @@ fn answer(folder: &Path, context: &Context<'_>) -> Result<Value, Error> {
     let text = match result {
         Ok(report) => json(&report),
         Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(error) => error_json("simulate", word(&error), &error),
+        Err(error) => error_json("simulate", &error),
     };
     Ok(serde_json::from_str(&text).expect("just written"))
 }
 
-const fn word(error: &Error) -> &'static str {
-    match error {
-        Error::Infeasible { .. } => "infeasible",
-        Error::Input(_) | Error::Run(_) | Error::Files { .. } | Error::Interrupted => "failed",
-    }
+/// Whether a scenario gave neither a result nor the answer that there is none.
+fn failed(value: &Value) -> bool {
+    value.get("error").and_then(Value::as_str).is_some_and(|word| word != "infeasible")
 }
 
 fn check_one(
@@ -94,7 +92,7 @@ fn check_one(
         Err(_) => None,
     };
     let (mut verdict, figures, message) = judge(baseline.as_ref(), &now, tolerance);
-    if update && now.get("error").and_then(Value::as_str) != Some("failed") && baseline.as_ref() != Some(&now) {
+    if update && !failed(&now) && baseline.as_ref() != Some(&now) {
         output::write(&path, json(&now).as_bytes())?;
         verdict = Verdict::Updated;
     }
@@ -105,7 +103,7 @@ fn check_one(
 fn judge(baseline: Option<&Value>, now: &Value, tolerance: f64) -> (Verdict, Vec<Figure>, String) {
     let error = |value: &Value| value.get("error").and_then(Value::as_str).map(ToOwned::to_owned);
     let message = |value: &Value| value.get("message").and_then(Value::as_str).unwrap_or("").to_owned();
-    if error(now).as_deref() == Some("failed") {
+    if failed(now) {
         return (Verdict::Failed, Vec::new(), message(now));
     }
     let Some(baseline) = baseline else { return (Verdict::New, figures(now, now), String::new()) };
@@ -208,6 +206,6 @@ mod tests {
         check(Some(no.clone()), result(1.0, 1.0), Verdict::Worse, 2);
         check(Some(result(1.0, 1.0)), no, Verdict::Worse, 0);
         check(None, result(1.0, 1.0), Verdict::New, 2);
-        check(Some(result(1.0, 1.0)), json!({"error": "failed", "message": "m"}), Verdict::Failed, 0);
+        check(Some(result(1.0, 1.0)), json!({"error": "bad-input", "message": "m"}), Verdict::Failed, 0);
     }
 }

@@ -30,10 +30,10 @@ pub(crate) fn report(
         .map_err(|problems| job.loaded.error(problems))?;
     let calibration = match (&job.loaded.scenario.cost, measured) {
         (CostChoice::PassTable(_), _) => "a table of pass durations".to_owned(),
-        (CostChoice::Calibration { file: Some((name, _)) }, _) => name.clone(),
-        (CostChoice::Calibration { file: None }, Some(calibration)) => {
+        (CostChoice::Calibration { .. }, Some(calibration)) => {
             format!("`{}`, measured on this machine just before", calibration.name)
         }
+        (CostChoice::Calibration { file: Some((name, _)) }, None) => name.clone(),
         (CostChoice::Calibration { file: None }, None) => {
             "the catalog's, in which nothing of this machine was measured: `trainyard calibrate` measures it".to_owned()
         }

@@ -3,7 +3,7 @@
 use crate::catalog::Catalog;
 use crate::results::{DoctorReport, Finding, FindingState, Header};
 
-/// The thread-CPU clock of emulated devices must resolve far less than an instruction.
+/// The clock of measured spans must resolve far less than an instruction.
 const FINE_CLOCK_US: u128 = 50;
 
 /// Looks at the machine. Nothing that it finds is an error.

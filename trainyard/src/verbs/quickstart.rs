@@ -7,6 +7,7 @@ use cost::Calibration;
 
 use crate::job::Job;
 use crate::results::{Header, QuickstartReport, json};
+use crate::scenario::CostChoice;
 use crate::verbs::{Subject, calibrate, compare, plan, stage_reports};
 use crate::{Context, Error, Output, scenario};
 
@@ -20,10 +21,13 @@ const SCENARIO: &str = include_str!("../../../scenarios/quickstart/scenario.toml
 pub fn quickstart(folder: &Path, context: &Context<'_>) -> Result<QuickstartReport, Error> {
     let begun = Instant::now();
     let mut output = Output::open(folder)?;
-    let loaded = scenario::parse("scenarios/quickstart/scenario.toml", SCENARIO, Path::new(""))?;
+    let mut loaded = scenario::parse("scenarios/quickstart/scenario.toml", SCENARIO, Path::new(""))?;
     let calibration = calibrate(context)?;
     let measured = Calibration::from_toml(&calibration.calibration_toml, "calibration.toml")
         .map_err(|problems| loaded.error(problems))?;
+    // The resolved form that is written names what was measured, so that its command gives these results again.
+    loaded.scenario.cost =
+        CostChoice::Calibration { file: Some(("calibration.toml".to_owned(), calibration.calibration_toml.clone())) };
     let job = Job::new(&loaded, Some(&measured))?;
     let planned = plan::report(&job, context)?;
     let compared = compare::report(&job, context, Some(&measured))?;

@@ -11,7 +11,7 @@ use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, RunReport};
 use crate::scenario::{DataChoice, Loaded};
 use crate::verbs::doctor::available_cores;
-use crate::{Context, Error};
+use crate::{Context, Error, policy};
 
 /// Iterations whose times are not used, while caches and allocators settle.
 const WARM_UP: u32 = 3;
@@ -23,10 +23,14 @@ const GENERATED_BYTES: usize = 1 << 20;
 /// Trains a scenario's plan for its iterations.
 ///
 /// # Errors
-/// [`Error::Input`] with every reason why this machine's cores cannot, [`Error::Run`] with what stopped it.
+/// [`Error::Input`] with every reason why this machine's cores cannot, [`Error::Infeasible`] if the plan does not fit into
+/// the devices' memory, [`Error::Run`] with what stopped it.
 pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
     let job = Job::new(loaded, None)?;
     let decision = job.decide(context)?;
+    if let Some(error) = policy::misfit(&job, &decision.prediction, context) {
+        return Err(error);
+    }
     let program = job.program(&decision.plan)?;
     report(&job, &decision, &program, context)
 }
