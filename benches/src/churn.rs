@@ -24,7 +24,7 @@ pub struct Hold<Q> {
 }
 
 impl<Q: Queue<End> + Default> Hold<Q> {
-    /// `pending` events; of each [`MOVED`], one has a key.
+    /// `pending` events; of each `MOVED`, one has a key.
     #[must_use]
     pub fn new(pending: u32) -> Self {
         let mut hold = Self { queue: Q::default(), dice: Dice::new(7), ends: Vec::new(), taken: 0, next: 0, pending };

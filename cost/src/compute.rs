@@ -2,7 +2,7 @@
 
 use ir::counts::{Kernel, Shape, Streaming, unit_kernels};
 use ir::program::{CollectiveKind, Pass, Unit};
-use ir::{AttentionKernel, DeviceKind, Precision, Recompute, SimDuration};
+use ir::{AttentionKernel, DeviceKind, Precision, Problem, Recompute, SimDuration};
 
 use crate::calibration::{Calibration, Measured};
 use crate::curve::Curve;
@@ -162,8 +162,31 @@ struct Core {
     backward: bool,
 }
 
-/// Longest duration of one part of an operation: 115 days. Keeps every sum of parts inside 64 bits.
-const LONGEST: u64 = 10_000_000_000_000_000;
+/// Longest duration of one part of an operation: 2.8 hours. A price that reaches it has been cut short, and is refused by
+/// whoever evaluates it (see [`crate::too_long`]): some bandwidth or peak is then off by orders of magnitude.
+pub(crate) const LONGEST: u64 = 10_000_000_000_000;
+
+/// Most nanoseconds of all work of an iteration together: 146 years. Keeps event time inside 64 bits.
+const MOST: u128 = 1 << 62;
+
+/// Why durations cannot be worked with, if they cannot: one has reached the longest that a price can say, or their sum
+/// would leave event time. `times` gives each duration in nanoseconds and how often it is spent.
+#[must_use]
+pub fn too_long(times: impl IntoIterator<Item = (u64, u64)>) -> Option<Problem> {
+    let (mut total, mut longest) = (0u128, 0);
+    for (time, count) in times {
+        total += u128::from(time) * u128::from(count);
+        longest = longest.max(time);
+    }
+    let message = if longest >= LONGEST {
+        "a single pass, collective or message would take over 2.8 hours"
+    } else if total >= MOST {
+        "an iteration would take over a hundred years"
+    } else {
+        return None;
+    };
+    Some(Problem::new("cluster", message).hint("is a bandwidth, a latency or a peak in the wrong unit?"))
+}
 
 /// Whole nanoseconds, rounded up, at most [`LONGEST`]. Zero stays zero.
 pub(crate) fn nanoseconds(seconds: f64) -> u64 {

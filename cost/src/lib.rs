@@ -75,6 +75,7 @@ pub use calibration::{
     LinkEfficiency, MatrixProduct, Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints, StreamingRate,
 };
 pub use collective::Steps;
+pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
 pub use model::{Basis, CostModel, Priced};
 pub use pass_table::{PassTable, StagePasses};

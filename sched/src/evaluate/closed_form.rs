@@ -14,7 +14,8 @@ use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::{BufferKind, Chunk};
 use ir::{
-    Bytes, Evaluation, Infeasible, Model, Plan, Prediction, Schedule, SimDuration, StageId, StageMemory, Workload,
+    Bytes, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageId, StageMemory,
+    Workload,
 };
 use rustc_hash::FxHashMap;
 
@@ -115,6 +116,9 @@ impl Evaluator for ClosedForm<'_> {
         let chunks = chunks(plan);
         let costs = chunks.iter().map(|chunk| prepared.chunk(world, chunk)).collect::<Vec<_>>();
         let (times, messages) = cell_times(world, plan, prepared, &chunks, &costs);
+        if let Some(reason) = too_long(&times, plan.microbatches) {
+            return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() });
+        }
         let (ends, work) = self.ends(plan, &chunks, &times);
         let prepared = self.prepared.get_mut(&key).expect("inserted above");
         let tail = tail(world, plan, prepared, &chunks, &costs, &ends);
@@ -139,6 +143,19 @@ impl Evaluator for ClosedForm<'_> {
             basis: shares(basis),
         })
     }
+}
+
+/// Whether any pass or message, or all of them together, would take too long to count.
+fn too_long(times: &CellTimes, microbatches: u32) -> Option<Problem> {
+    let lists = [
+        &times.forward,
+        &times.backward,
+        &times.backward_input,
+        &times.backward_weight,
+        &times.forward_message,
+        &times.backward_message,
+    ];
+    cost::too_long(lists.into_iter().flatten().map(|time| (*time, u64::from(microbatches))))
 }
 
 /// `1 - work / longest span`: work is the mean of all positions, a span lasts from a position's first pass to its last.

@@ -2,7 +2,7 @@
 //!
 //! Each pipeline position gets one instruction list from its row of the schedule's grid. Ranks of a position that are not
 //! alike (unlike devices, paths, or loads of the links they share) get a role of their own with the same list: see
-//! [`colour`]. So a program is as large as its distinct roles, however many ranks carry them out.
+//! `colour`. So a program is as large as its distinct roles, however many ranks carry them out.
 
 mod colour;
 mod emit;

@@ -119,6 +119,10 @@ impl<Q: Queue<End> + Default> Backend for Simulator<Q> {
         }
         let graph = Graph::new(&program);
         let prices = Prices::new(&program, &graph, &self.cost);
+        let transfers = prices.transfers.iter().map(|transfer| transfer.alone);
+        if let Some(reason) = cost::too_long(prices.local.iter().copied().chain(transfers).map(|time| (time, 1))) {
+            return Err(BackendError::Unsupported(vec![reason]));
+        }
         let network = Network::new(&program, &graph, &prices, self.cost.cluster());
         let (digest, memory) = (program.digest(), Memory::new(&program));
         self.loaded = Some(Loaded { program, digest, graph, prices, network, memory, iteration: None });

@@ -9,9 +9,8 @@ use std::path::Path;
 
 use cost::{Calibration, Composition};
 use ir::program::Pass;
-use ir::{Axis, Op, VerifiedProgram};
+use ir::{Op, VerifiedProgram};
 use reports::InstructionClass;
-use reports::compare::statistics::quantile;
 
 use crate::job::Job;
 use crate::results::CompareReport;
@@ -81,19 +80,16 @@ fn of(
     let mut composition = factors(&runs);
     let mut composed = calibration.clone();
     *(if emulated { &mut composed.in_training.emulated } else { &mut composed.in_training.real }) = composition;
-    // What an iteration still takes beyond its instructions, over the exchanges for which its ranks wait.
-    let mut added = Vec::new();
+    // What iterations still take beyond their instructions, over the exchanges that the price will be added to.
+    let (mut beyond_us, mut exchanged) = (0.0, 0);
     for (loaded, report) in &runs {
-        let exchanges = exchanges(&report.simulated.program);
-        if exchanges > 0 {
-            let job = Job::new(loaded, Some(&composed))?;
-            let timeline = job.simulate(&report.simulated.program)?;
-            let (begin, end) = reports::metrics::bounds(&timeline);
-            let beyond_us = report.measured.iteration_ms * 1e3 - (end - begin) as f64 * 1e-3;
-            added.push(beyond_us / f64::from(exchanges));
-        }
+        let job = Job::new(loaded, Some(&composed))?;
+        let timeline = job.simulate(&report.simulated.program)?;
+        let (begin, end) = reports::metrics::bounds(&timeline);
+        beyond_us += report.measured.iteration_ms * 1e3 - (end - begin) as f64 * 1e-3;
+        exchanged += exchanges(&report.simulated.program);
     }
-    composition.exchange_us = quantile(added, 0.5).unwrap_or(0.0).max(0.0);
+    composition.exchange_us = (beyond_us / f64::from(exchanged.max(1))).max(0.0);
     Ok(composition)
 }
 
@@ -117,13 +113,12 @@ fn factors(runs: &[(Loaded, CompareReport)]) -> Composition {
     }
 }
 
-/// Most collectives of the tensor group that a rank takes part in.
+/// Most collectives and messages that a rank waits for.
 fn exchanges(program: &VerifiedProgram) -> u32 {
-    let of_tensor = |op: &Op| match op {
-        Op::Collective { group, .. } => program.groups[group.index()].axis == Axis::Tensor,
-        Op::Compute { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => false,
+    let waited_for = |op: &Op| match op {
+        Op::Collective { .. } | Op::Receive { .. } => true,
+        Op::Compute { .. } | Op::Send { .. } | Op::GradientNorm | Op::Optimizer => false,
     };
-    let count = |role: &ir::Role| role.instructions().iter().filter(|i| of_tensor(&i.op)).count();
-    let most = program.roles.iter().map(count).max().unwrap_or(0);
-    u32::try_from(most).expect("a small program")
+    let count = |role: &ir::Role| role.instructions().iter().filter(|i| waited_for(&i.op)).count();
+    u32::try_from(program.roles.iter().map(count).max().unwrap_or(0)).expect("a small program")
 }

@@ -41,10 +41,10 @@ pub fn init(request: &InitRequest<'_>) -> Result<InitReport, Error> {
         let problem = Problem::new(path.display().to_string(), "is there already").hint("--force replaces it");
         return Err(Error::problem(problem));
     }
-    std::fs::create_dir_all(request.folder)
-        .map_err(|e| Error::files(request.folder, format!("cannot make the folder: {e}")))?;
     let text = text(request)?;
     let loaded = scenario::parse(&path.display().to_string(), &text, request.folder)?;
+    std::fs::create_dir_all(request.folder)
+        .map_err(|e| Error::files(request.folder, format!("cannot make the folder: {e}")))?;
     output::write(&path, text.as_bytes())?;
     Ok(InitReport {
         header: Header::new("init", &loaded.scenario.name),
