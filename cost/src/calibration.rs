@@ -90,24 +90,27 @@ pub struct Composition {
     pub gradient_norm: f64,
     /// On the optimizer step.
     pub optimizer: f64,
-    /// Added to each collective and message in shared memory: waiting for the slower rank of the moment, and waking.
+    /// On passes of ranks that share matrices, beside the above: each waits for the slower one of the moment, time and again.
+    pub in_step: f64,
+    /// Added to each collective and message in shared memory.
     pub exchange_us: f64,
 }
 
 impl Default for Composition {
     fn default() -> Self {
-        Self { forward: 1.0, backward: 1.0, gradient_norm: 1.0, optimizer: 1.0, exchange_us: 0.0 }
+        Self { forward: 1.0, backward: 1.0, gradient_norm: 1.0, optimizer: 1.0, in_step: 1.0, exchange_us: 0.0 }
     }
 }
 
 impl Composition {
-    /// The factor on a pass.
+    /// The factor on a pass of one of `tensor` ranks.
     #[must_use]
-    pub const fn pass(&self, pass: Pass) -> f64 {
-        match pass {
+    pub const fn pass(&self, pass: Pass, tensor: u64) -> f64 {
+        let alone = match pass {
             Pass::Forward | Pass::Recompute => self.forward,
             Pass::Backward | Pass::BackwardInput | Pass::BackwardWeight => self.backward,
-        }
+        };
+        if tensor > 1 { alone * self.in_step } else { alone }
     }
 }
 

@@ -83,6 +83,7 @@ impl Check {
                 ("backward", composition.backward),
                 ("gradient_norm", composition.gradient_norm),
                 ("optimizer", composition.optimizer),
+                ("in_step", composition.in_step),
             ] {
                 self.positive(&format!("in_training.{device}.{name}"), value);
             }

@@ -149,7 +149,7 @@ impl Prepared {
             basis = basis.max(on);
         }
         let host = launches * self.calibration.dispatch.launch_us * 1e-6;
-        let composition = self.calibration.in_training.of(device.slowdown).pass(pass);
+        let composition = self.calibration.in_training.of(device.slowdown).pass(pass, shape.tensor());
         (nanoseconds(seconds.max(host) * composition * device.slowdown), basis)
     }
 }

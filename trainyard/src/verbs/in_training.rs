@@ -2,15 +2,16 @@
 //!
 //! Two small models of other sizes than any of the catalog are trained for a few iterations, once on real cores and
 //! once on emulated devices, and held against what the kernels alone predict. The ratio of the totals of each kind of
-//! instruction becomes a factor of the calibration; what an iteration still takes beyond that (ranks that wait for the
-//! slower one of the moment, and waking) is laid on its exchanges.
+//! instruction becomes a factor of the calibration; what iterations of tensor ranks still take beyond that, because each
+//! waits for the slower one of the moment at every collective, becomes a factor on their passes.
 
 use std::path::Path;
 
 use cost::{Calibration, Composition};
 use ir::program::Pass;
-use ir::{Op, VerifiedProgram};
+use ir::{Axis, Op, Timeline, VerifiedProgram};
 use reports::InstructionClass;
+use reports::compare::statistics::quantile;
 
 use crate::job::Job;
 use crate::results::CompareReport;
@@ -80,16 +81,15 @@ fn of(
     let mut composition = factors(&runs);
     let mut composed = calibration.clone();
     *(if emulated { &mut composed.in_training.emulated } else { &mut composed.in_training.real }) = composition;
-    // What iterations still take beyond their instructions, over the exchanges that the price will be added to.
-    let (mut beyond_us, mut exchanged) = (0.0, 0);
-    for (loaded, report) in &runs {
-        let job = Job::new(loaded, Some(&composed))?;
-        let timeline = job.simulate(&report.simulated.program)?;
+    // What iterations of ranks in step still take beyond their instructions, over the passes of a rank.
+    let (mut beyond, mut passes) = (0.0, 0.0);
+    for (loaded, report) in runs.iter().filter(|(_, report)| report.simulated.program.layout.tensor > 1) {
+        let timeline = Job::new(loaded, Some(&composed))?.simulate(&report.simulated.program)?;
         let (begin, end) = reports::metrics::bounds(&timeline);
-        beyond_us += report.measured.iteration_ms * 1e3 - (end - begin) as f64 * 1e-3;
-        exchanged += exchanges(&report.simulated.program);
+        beyond += report.measured.iteration_ms * 1e6 - (end - begin) as f64;
+        passes += passes_ns(&report.simulated.program, &timeline);
     }
-    composition.exchange_us = (beyond_us / f64::from(exchanged.max(1))).max(0.0);
+    composition.in_step = if passes > 0.0 { (1.0 + beyond / passes).max(1.0) } else { 1.0 };
     Ok(composition)
 }
 
@@ -104,21 +104,28 @@ fn factors(runs: &[(Loaded, CompareReport)]) -> Composition {
         });
         if predicted > 0.0 && measured > 0.0 { measured / predicted } else { 1.0 }
     };
+    let classes = runs.iter().flat_map(|(_, report)| &report.comparison.classes);
+    let exchanges = classes.filter(|class| {
+        matches!(class.class, Some(InstructionClass::Collective(_, Axis::Tensor) | InstructionClass::Send))
+    });
+    let added =
+        exchanges.map(|class| (class.measured_median_ns as f64 - class.predicted_median_ns as f64) * 1e-3).collect();
     Composition {
         forward: ratio(InstructionClass::Pass(Pass::Forward)),
         backward: ratio(InstructionClass::Pass(Pass::Backward)),
         gradient_norm: ratio(InstructionClass::GradientNorm),
         optimizer: ratio(InstructionClass::Optimizer),
-        exchange_us: 0.0,
+        in_step: 1.0,
+        exchange_us: quantile(added, 0.5).unwrap_or(0.0).max(0.0),
     }
 }
 
-/// Most collectives and messages that a rank waits for.
-fn exchanges(program: &VerifiedProgram) -> u32 {
-    let waited_for = |op: &Op| match op {
-        Op::Collective { .. } | Op::Receive { .. } => true,
-        Op::Compute { .. } | Op::Send { .. } | Op::GradientNorm | Op::Optimizer => false,
+/// Nanoseconds that the busiest rank spends in passes.
+fn passes_ns(program: &VerifiedProgram, timeline: &Timeline) -> f64 {
+    let of_lane = |lane: &ir::Lane| {
+        let instructions = program.roles[lane.role.index()].instructions();
+        let passes = instructions.iter().zip(&lane.spans).filter(|(i, _)| matches!(i.op, Op::Compute { .. }));
+        passes.map(|(_, span)| (span.end - span.start).nanoseconds()).sum::<u64>()
     };
-    let count = |role: &ir::Role| role.instructions().iter().filter(|i| waited_for(&i.op)).count();
-    u32::try_from(program.roles.iter().map(count).max().unwrap_or(0)).expect("a small program")
+    timeline.lanes.iter().map(of_lane).max().unwrap_or(0) as f64
 }
