@@ -179,3 +179,12 @@ fn every_dependency_is_used() {
     faults.extend(foreign_dependencies().difference(&used_by_some).map(|name| format!("no crate depends on {name}")));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn the_readme_shows_a_scenario_that_can_be_planned() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let scenario = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a scenario");
+    let loaded = trainyard::scenario::parse("README.md", scenario, &root()).expect("a right scenario");
+    let planned = trainyard::plan(&loaded, &trainyard::Context::default()).expect("a plan that fits");
+    assert!(planned.prediction.iteration_ms > 0.0, "{planned:?}");
+}

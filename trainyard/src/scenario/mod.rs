@@ -153,7 +153,20 @@ pub fn load(path: &Path) -> Result<Loaded, Error> {
         Error::Input(InputError { problems: vec![problem], sources: Sources::default() })
     })?;
     let base = file.parent().unwrap_or(Path::new("")).to_owned();
-    parse(&file.display().to_string(), &text, &base)
+    let mut loaded = parse(&file.display().to_string(), &text, &base)?;
+    if loaded.scenario.name.is_empty() {
+        loaded.scenario.name = name_of(&file);
+    }
+    Ok(loaded)
+}
+
+/// The name of a scenario that has none: its folder's if the file is called `scenario.toml`, else the file's.
+fn name_of(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default();
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let folder = absolute.parent().and_then(Path::file_name);
+    let name = if stem == "scenario" { folder.unwrap_or(stem) } else { stem };
+    name.to_string_lossy().into_owned()
 }
 
 /// Reads a scenario from its text; `base` is where relative paths start.
