@@ -73,8 +73,8 @@ impl Check {
             ("interference.compute", c.interference.compute),
             ("interference.communication", c.interference.communication),
         ] {
-            if !(value.is_finite() && value >= 1.0) {
-                self.fault(name.to_owned(), format!("{value} would make work faster"), "1 or more");
+            if value.total_cmp(&1.0).is_ne() {
+                self.fault(name.to_owned(), format!("{value} is not applied by the simulator yet"), "1");
             }
         }
         for (device, composition) in [("real", c.in_training.real), ("emulated", c.in_training.emulated)] {
