@@ -61,7 +61,7 @@ impl Job {
 }
 
 fn stages(layers: &[u32], recompute: Recompute) -> Vec<StagePlan> {
-    layers.iter().map(|layers| StagePlan { layers: vec![*layers], recompute }).collect()
+    layers.iter().map(|layers| StagePlan { layers: vec![*layers], recompute, recompute_layers: None }).collect()
 }
 
 fn workload(sequence_length: u32, global_batch: u32) -> Workload {
@@ -74,6 +74,7 @@ fn workload(sequence_length: u32, global_batch: u32) -> Workload {
         vocabulary_divisor: 128,
         optimizer: AdamW::default(),
         seed: 1,
+        recipe: ir::Recipe::default(),
     }
 }
 
@@ -98,6 +99,7 @@ pub fn gpt3_175b() -> Job {
         projection_bias: true,
         mlp_bias: true,
         tied_head: true,
+        variants: ir::Variants::default(),
     };
     let plan = Plan {
         data: 8,
@@ -110,6 +112,8 @@ pub fn gpt3_175b() -> Job {
         zero: ZeroStage::Zero1,
         overlap_gradients: true,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
         placement: Vec::new(),
     };
     Job { model, workload: workload(2048, 1536), cluster: clusters::dgx_a100(128), plan }
@@ -136,6 +140,7 @@ pub fn llama_405b() -> Job {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     };
     let mut layers = [8; 16];
     (layers[0], layers[15]) = (7, 7);
@@ -150,6 +155,8 @@ pub fn llama_405b() -> Job {
         zero: ZeroStage::Zero1,
         overlap_gradients: true,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
         placement: Vec::new(),
     };
     Job { model, workload: workload(8192, 2048), cluster: clusters::dgx_h100(2048), plan }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 
@@ -36,6 +36,19 @@ pub(crate) struct OfScenario {
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// Which scores `validate` gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ScoreChoice {
+    /// The catalog as it stands
+    Fitted,
+    /// Constants without the table, one factor from it
+    Shape,
+    /// Nothing from the table
+    Cold,
+    /// All three
+    All,
 }
 
 /// The verbs.
@@ -76,32 +89,119 @@ pub(crate) enum Verb {
     Plan(OfScenario),
     /// Simulate one iteration of a scenario
     Simulate(OfScenario),
+    /// Say where a step goes, what each part would give back, and what would make a plan fit
+    Explain(OfScenario),
+    /// Answer the questions of a scenario's [size]: how many nodes, tokens for a budget, largest model, network
+    Size(OfScenario),
     /// Train a scenario on this machine's cores
     Run(OfScenario),
     /// Simulate and train a scenario, and compare instruction by instruction
     Compare(OfScenario),
-    /// Measure this machine's CPU for the simulator, in under a minute
+    /// Measure this machine's CPU for the simulator, in under a minute; or fit a test bed's software to its measured rows
     Calibrate {
-        /// The calibration file to write
-        #[arg(long, value_name = "FILE", default_value = "runs/cpu.toml")]
-        out: PathBuf,
+        /// The calibration to write; without it, runs/cpu.toml, or runs/stacks.toml with --rows
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// A table of measured rows: their software's constants are fitted, in place of measuring this machine
+        #[arg(long, value_name = "FILE")]
+        rows: Option<PathBuf>,
+        /// Fit to so many of the rows, and predict the others
+        #[arg(long, value_name = "ROWS", requires = "rows", value_parser = clap::value_parser!(u32).range(2..))]
+        take: Option<u32>,
+        /// Which rows: the same seed takes the same
+        #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "take")]
+        seed: u64,
         #[command(flatten)]
         common: Common,
     },
     /// Hold every scenario of a folder against its expected results
     Check {
         /// Folder of scenario folders, each with expected/
-        #[arg(long, value_name = "DIR")]
-        baseline: PathBuf,
+        #[arg(long, value_name = "DIR", required_unless_present = "scoreboard")]
+        baseline: Option<PathBuf>,
+        /// Hold the errors on the project's measured rows against a published scoreboard.json instead
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["baseline", "tolerance", "junit", "markdown", "update"])]
+        scoreboard: Option<PathBuf>,
         /// Relative change that still counts as the same
         #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
         tolerance: f64,
+        /// Also write the checks as JUnit XML
+        #[arg(long, value_name = "FILE")]
+        junit: Option<PathBuf>,
         /// Also write the table as Markdown
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
         /// Write what comes out as the new baselines
         #[arg(long)]
         update: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Predict measured runs and hold the predictions against what was measured
+    Validate {
+        /// Tables of measured rows; without them, the project's own
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Know nothing of a table: what rests on it is fitted again to the others
+        #[arg(long, value_name = "TABLE")]
+        leave_out: Option<String>,
+        /// Fit the constants of software stacks to the project's tables and these, in place of taking the catalog's
+        #[arg(long)]
+        refit: bool,
+        /// Write the stacks as a catalog; of a file that is there, all but its [[stack]] rows stays
+        #[arg(long, value_name = "FILE", requires = "refit")]
+        write_stacks: Option<PathBuf>,
+        /// What predictions may know of a table
+        #[arg(long, value_name = "SCORE", default_value = "all", value_enum)]
+        score: ScoreChoice,
+        /// Folder for the page: scoreboard.md, .html, .csv, .json and pictures
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Hold two results, plans or scenarios against each other, largest cause first
+    Diff {
+        /// simulate.json, plan.json or a scenario
+        #[arg(value_name = "BEFORE")]
+        before: PathBuf,
+        /// The same, to be held against it
+        #[arg(value_name = "AFTER")]
+        after: PathBuf,
+        /// Folder for the page
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Evaluate many variations of a scenario on all cores
+    Sweep {
+        /// A scenario file, or a folder with a scenario.toml
+        #[arg(value_name = "SCENARIO")]
+        scenario: PathBuf,
+        /// A key with its values, as in plan.tensor=1,2,4 or plan.pipeline=1..16:x2; again for further keys
+        #[arg(long, value_name = "KEY=VALUES", required_unless_present = "list")]
+        vary: Vec<String>,
+        /// So many draws from the values, in place of every combination
+        #[arg(long, value_name = "POINTS", requires = "vary", value_parser = clap::value_parser!(u64).range(1..))]
+        random: Option<u64>,
+        /// The seed of the draws
+        #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "random")]
+        seed: u64,
+        /// Points as a CSV file, whose headings are keys
+        #[arg(long, value_name = "FILE", conflicts_with = "vary")]
+        list: Option<PathBuf>,
+        /// Simulate every point, in place of the closed form
+        #[arg(long)]
+        simulate: bool,
+        /// Folder for the table and its page; a sweep that was stopped there goes on
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Print the JSON Schema of scenario files
+    Schema {
         #[command(flatten)]
         common: Common,
     },
@@ -120,10 +220,16 @@ impl Verb {
             Self::Init { .. } => "init",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
+            Self::Explain(_) => "explain",
+            Self::Size(_) => "size",
             Self::Run(_) => "run",
             Self::Compare(_) => "compare",
             Self::Calibrate { .. } => "calibrate",
             Self::Check { .. } => "check",
+            Self::Validate { .. } => "validate",
+            Self::Diff { .. } => "diff",
+            Self::Sweep { .. } => "sweep",
+            Self::Schema { .. } => "schema",
             Self::Doctor { .. } => "doctor",
         }
     }
@@ -134,8 +240,17 @@ impl Verb {
             | Self::Init { common, .. }
             | Self::Calibrate { common, .. }
             | Self::Check { common, .. }
+            | Self::Validate { common, .. }
+            | Self::Diff { common, .. }
+            | Self::Sweep { common, .. }
+            | Self::Schema { common }
             | Self::Doctor { common } => common,
-            Self::Plan(of) | Self::Simulate(of) | Self::Run(of) | Self::Compare(of) => &of.common,
+            Self::Plan(of)
+            | Self::Simulate(of)
+            | Self::Explain(of)
+            | Self::Size(of)
+            | Self::Run(of)
+            | Self::Compare(of) => &of.common,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod exit;
+mod measured;
 mod meter;
 mod show;
 mod tables;

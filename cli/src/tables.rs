@@ -5,9 +5,10 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use owo_colors::OwoColorize as _;
+use trainyard::Document;
 use trainyard::results::{
     CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, MemorySummary, PlanReport,
-    PredictionSummary, QuickstartReport, RunReport, SimulateReport,
+    PredictionSummary, QuickstartReport, RunReport, SimulateReport, SweepResult,
 };
 
 /// A line under the header and nothing else.
@@ -15,20 +16,20 @@ const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().f
 /// Rows of a table that are shown before it is cut.
 const MOST_ROWS: usize = 16;
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic).set_header(header.to_vec());
     table
 }
 
 /// Aligns every column after the first `texts` to the right.
-fn numbers_right(table: &mut Table, texts: usize) {
+pub(crate) fn numbers_right(table: &mut Table, texts: usize) {
     for column in table.column_iter_mut().skip(texts) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
@@ -42,25 +43,29 @@ fn time(milliseconds: f64) -> String {
     }
 }
 
-fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
+pub(crate) fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
     let _ = writeln!(out, "{} {value}", format!("{key:<22}").dimmed());
 }
 
-fn title(out: &mut String, text: &str) {
+pub(crate) fn title(out: &mut String, text: &str) {
     let _ = writeln!(out, "{}", text.bold());
 }
 
 fn prediction(out: &mut String, prediction: &PredictionSummary) {
-    line(out, "iteration", time(prediction.iteration_ms));
+    let interval = prediction.interval_ms.map_or_else(String::new, |[least, most]| {
+        format!(" (nine of ten runs between {} and {})", time(least), time(most))
+    });
+    line(out, "iteration", time(prediction.iteration_ms) + &interval);
     if let Some(bubble) = prediction.bubble_rate {
         line(out, "bubble", percent(bubble));
     }
     let basis = &prediction.basis;
     let shares = format!(
-        "{} measured, {} interpolated, {} from formulas",
+        "{} measured, {} interpolated, {} from formulas, {} assumed",
         percent(basis.measured),
         percent(basis.interpolated),
-        percent(basis.analytic)
+        percent(basis.analytic),
+        percent(basis.assumed)
     );
     line(out, "durations rest on", shares);
 }
@@ -106,12 +111,73 @@ fn times(out: &mut String, time_ms: &std::collections::BTreeMap<&'static str, f6
     let _ = writeln!(out, "{table}");
 }
 
+/// A page: its figures and tables, without its pictures.
+pub(crate) fn document(page: &Document) -> String {
+    let mut out = String::new();
+    title(&mut out, &page.title);
+    if !page.description.is_empty() {
+        let _ = writeln!(out, "{}", page.description);
+    }
+    for warning in &page.warnings {
+        let _ = writeln!(out, "{} {warning}", "note".yellow());
+    }
+    for figure in &page.figures {
+        let values: Vec<String> =
+            figure.values.iter().map(|(value, whose)| format!("{value} {whose}").trim().to_owned()).collect();
+        let note = if figure.note.is_empty() { String::new() } else { format!(" ({})", figure.note) };
+        line(&mut out, &figure.name, values.join(", ") + &note);
+    }
+    for rows in page.tables() {
+        let header: Vec<&str> = rows.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut table = table(&header);
+        for row in rows.rows.iter().take(MOST_ROWS) {
+            table.add_row(row.clone());
+        }
+        for (column, _) in table.column_iter_mut().zip(&rows.columns).filter(|(_, shown)| shown.numeric) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let _ = writeln!(out, "\n{}\n{table}", rows.title.bold());
+        if rows.rows.len() > MOST_ROWS {
+            let _ = writeln!(out, "and {} more rows", rows.rows.len() - MOST_ROWS);
+        }
+        if !rows.note.is_empty() {
+            let _ = writeln!(out, "{}", rows.note);
+        }
+    }
+    out
+}
+
+/// On what a page's numbers rest.
+pub(crate) fn assumptions(page: &Document) -> String {
+    let mut out = String::new();
+    if !page.assumptions.is_empty() {
+        let _ = writeln!(out, "\n{}", "What was assumed".bold());
+    }
+    for (name, value) in &page.assumptions {
+        line(&mut out, name, value);
+    }
+    out
+}
+
+/// The summary of `sweep`.
+pub(crate) fn sweep(report: &SweepResult) -> String {
+    let mut out = document(&report.page);
+    if report.resumed_at > 0 {
+        line(&mut out, "went on after", format!("{} of {} points", report.resumed_at, report.points));
+    }
+    for file in &report.files {
+        line(&mut out, "wrote", file);
+    }
+    out
+}
+
 /// The summary of `plan`.
 pub(crate) fn plan(report: &PlanReport) -> String {
     let mut out = String::new();
     title(&mut out, &format!("{}: {}", report.header.scenario, report.plan.words));
     line(&mut out, "decided by", report.policy);
     prediction(&mut out, &report.prediction);
+    report.stack_notes.iter().for_each(|note| line(&mut out, "stack", note));
     for reason in &report.reasons {
         line(&mut out, "because", reason);
     }
@@ -136,6 +202,7 @@ pub(crate) fn simulate(report: &SimulateReport) -> String {
     let mut out = String::new();
     title(&mut out, &format!("{}: {}", report.header.scenario, report.plan.words));
     prediction(&mut out, &report.prediction);
+    report.stack_notes.iter().for_each(|note| line(&mut out, "stack", note));
     throughput(&mut out, report);
     line(&mut out, "program", format!("{} instructions in {} roles", report.instructions, report.roles));
     times(&mut out, &report.time_ms);

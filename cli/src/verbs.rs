@@ -5,22 +5,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trainyard::results::{error_json, json};
-use trainyard::{Context, Error, InitRequest, Loaded, Output, Subject, output, scenario};
+use trainyard::{
+    Context, Document, Error, InitRequest, Loaded, Output, Subject, SweepPoints, SweepRequest, Vary, output, scenario,
+};
 
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
-use crate::{exit, show, tables};
+use crate::{exit, measured, show, tables};
 
 /// What a verb leaves to print: its JSON and its summary.
-struct Answer {
-    json: String,
-    summary: String,
-    code: u8,
+pub(crate) struct Answer {
+    pub(crate) json: String,
+    pub(crate) summary: String,
+    pub(crate) code: u8,
 }
 
 impl Answer {
-    const fn good(json: String, summary: String) -> Self {
+    pub(crate) const fn good(json: String, summary: String) -> Self {
         Self { json, summary, code: exit::OK }
+    }
+    /// A page, with all that its numbers rest on; whether what it is about can be done at all.
+    fn of_page(page: &Document, json: String, possible: bool) -> Self {
+        let summary = tables::document(page) + &tables::assumptions(page);
+        Self { json, summary, code: if possible { exit::OK } else { exit::INFEASIBLE } }
     }
 }
 
@@ -79,54 +86,118 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             let report = trainyard::init(&request)?;
             Ok(Answer::good(json(&report), tables::init(&report)))
         }
-        Verb::Plan(of) => {
-            let (loaded, mut out) = open(of)?;
-            let report = trainyard::plan(&loaded, context)?;
-            stage(&mut out, "planned.toml", report.planned_scenario.as_bytes())?;
-            close(out, &loaded, "plan.json", &json(&report))?;
-            Ok(Answer::good(json(&report), tables::plan(&report)))
-        }
-        Verb::Simulate(of) => {
-            let (loaded, out) = open(of)?;
-            let report = trainyard::simulate(&loaded, context)?;
-            close_with_reports(out, &loaded, &Subject::Simulated(&report), &json(&report))?;
-            Ok(Answer::good(json(&report), tables::simulate(&report)))
-        }
-        Verb::Run(of) => {
-            let (loaded, out) = open(of)?;
-            let report = trainyard::run(&loaded, context)?;
-            close_with_reports(out, &loaded, &Subject::Measured(&report), &json(&report))?;
-            Ok(Answer::good(json(&report), tables::run(&report)))
-        }
-        Verb::Compare(of) => {
-            let (loaded, out) = open(of)?;
-            let report = trainyard::compare(&loaded, context)?;
-            close_with_reports(out, &loaded, &Subject::Compared(&report), &json(&report))?;
-            Ok(Answer::good(json(&report), tables::compare(&report)))
-        }
-        Verb::Calibrate { out, .. } => {
-            output::probe(out)?;
-            let report = trainyard::calibrate(context)?;
-            output::write(out, report.calibration_toml.as_bytes())?;
-            Ok(Answer::good(json(&report), tables::calibrate(&report, out)))
-        }
-        Verb::Check { baseline, tolerance, markdown, update, .. } => {
-            if let Some(path) = markdown {
-                output::probe(path)?;
-            }
-            let report = trainyard::check(baseline, *tolerance, *update, context)?;
-            let table = report.markdown();
-            if let Some(path) = markdown {
-                output::write(path, table.as_bytes())?;
-            }
-            let code = if report.passed { exit::OK } else { exit::WORSE };
-            Ok(Answer { json: json(&report), summary: table, code })
+        Verb::Plan(of)
+        | Verb::Simulate(of)
+        | Verb::Explain(of)
+        | Verb::Size(of)
+        | Verb::Run(of)
+        | Verb::Compare(of) => of_scenario(verb, of, context),
+        Verb::Calibrate { .. } | Verb::Validate { .. } => measured::answer(verb, context),
+        Verb::Check { .. } | Verb::Diff { .. } => compared(verb, context),
+        Verb::Sweep { .. } => sweep(verb, context),
+        Verb::Schema { .. } => {
+            let text = json(&scenario::schema());
+            Ok(Answer::good(text.clone(), text))
         }
         Verb::Doctor { .. } => {
             let report = trainyard::doctor();
             Ok(Answer::good(json(&report), tables::doctor(&report)))
         }
     }
+}
+
+/// The verbs of one scenario.
+fn of_scenario(verb: &Verb, of: &OfScenario, context: &Context<'_>) -> Result<Answer, Error> {
+    let (loaded, mut out) = open(of)?;
+    match verb {
+        Verb::Plan(_) => {
+            let report = trainyard::plan(&loaded, context)?;
+            stage(&mut out, "planned.toml", report.planned_scenario.as_bytes())?;
+            close(out, &loaded, "plan.json", &json(&report))?;
+            Ok(Answer::good(json(&report), tables::plan(&report)))
+        }
+        Verb::Simulate(_) => {
+            let report = trainyard::simulate(&loaded, context)?;
+            close_with_reports(out, &loaded, &Subject::Simulated(&report), &json(&report))?;
+            Ok(Answer::good(json(&report), tables::simulate(&report)))
+        }
+        Verb::Explain(_) => {
+            let report = trainyard::explain(&loaded, context)?;
+            close_with_page(out, &loaded, "explain", &report.document, &json(&report))?;
+            Ok(Answer::of_page(&report.document, json(&report), report.fits))
+        }
+        Verb::Size(_) => {
+            let report = trainyard::size(&loaded, context)?;
+            close_with_page(out, &loaded, "size", &report.document, &json(&report))?;
+            let possible = report.cluster.as_ref().is_none_or(|section| section.chosen.is_some());
+            Ok(Answer::of_page(&report.document, json(&report), possible))
+        }
+        Verb::Run(_) => {
+            let report = trainyard::run(&loaded, context)?;
+            close_with_reports(out, &loaded, &Subject::Measured(&report), &json(&report))?;
+            Ok(Answer::good(json(&report), tables::run(&report)))
+        }
+        Verb::Compare(_) => {
+            let report = trainyard::compare(&loaded, context)?;
+            close_with_reports(out, &loaded, &Subject::Compared(&report), &json(&report))?;
+            Ok(Answer::good(json(&report), tables::compare(&report)))
+        }
+        _ => unreachable!("{} has no scenario of its own", verb.name()),
+    }
+}
+
+/// The verbs that hold results against each other.
+fn compared(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
+    match verb {
+        Verb::Check { baseline, tolerance, junit, markdown, update, .. } => {
+            let Some(baseline) = baseline else { return measured::answer(verb, context) };
+            for path in [junit, markdown].into_iter().flatten() {
+                output::probe(path)?;
+            }
+            let report = trainyard::check(baseline, *tolerance, *update, context)?;
+            let table = report.markdown();
+            if let Some(path) = junit {
+                output::write(path, report.junit(baseline).as_bytes())?;
+            }
+            if let Some(path) = markdown {
+                output::write(path, table.as_bytes())?;
+            }
+            let code = if report.passed { exit::OK } else { exit::WORSE };
+            Ok(Answer { json: json(&report), summary: table, code })
+        }
+        Verb::Diff { before, after, out, .. } => {
+            let mut out = out.as_deref().map(Output::open).transpose()?;
+            let report = trainyard::diff(before, after, context)?;
+            let page = report.diff.document();
+            stage(&mut out, "diff.json", json(&report).as_bytes())?;
+            stage(&mut out, "diff.html", page.html().as_bytes())?;
+            if let Some(out) = out {
+                out.commit()?;
+            }
+            Ok(Answer::good(json(&report), tables::document(&page)))
+        }
+        _ => unreachable!("{} compares nothing", verb.name()),
+    }
+}
+
+fn sweep(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
+    let Verb::Sweep { scenario, vary, random, seed, list, simulate, out, .. } = verb else {
+        unreachable!("{} is not a sweep", verb.name())
+    };
+    let read: Vec<Result<Vary, _>> = vary.iter().map(|text| text.parse::<Vary>()).collect();
+    let (read, wrong): (Vec<_>, Vec<_>) = read.into_iter().partition(Result::is_ok);
+    let problems: Vec<_> = wrong.into_iter().filter_map(Result::err).collect();
+    if !problems.is_empty() {
+        return Err(Error::input(problems));
+    }
+    let vary: Vec<Vary> = read.into_iter().filter_map(Result::ok).collect();
+    let points = match (list, random) {
+        (Some(list), _) => SweepPoints::List(list.clone()),
+        (None, Some(count)) => SweepPoints::Random { vary, count: *count, seed: *seed },
+        (None, None) => SweepPoints::Grid(vary),
+    };
+    let report = trainyard::sweep(&SweepRequest { scenario, points, simulate: *simulate, folder: out }, context)?;
+    Ok(Answer::good(json(&report), tables::sweep(&report)))
 }
 
 /// Reads the scenario and makes sure that results can be written, before any work.
@@ -138,8 +209,20 @@ fn open(of: &OfScenario) -> Result<(Loaded, Option<Output>), Error> {
     Ok((scenario::load(&of.scenario)?, out))
 }
 
-fn stage(out: &mut Option<Output>, name: &str, content: &[u8]) -> Result<(), Error> {
+pub(crate) fn stage(out: &mut Option<Output>, name: &str, content: &[u8]) -> Result<(), Error> {
     out.as_mut().map_or(Ok(()), |out| out.stage(name, content))
+}
+
+/// As [`close`], with a page.
+fn close_with_page(
+    mut out: Option<Output>,
+    loaded: &Loaded,
+    name: &str,
+    page: &Document,
+    json: &str,
+) -> Result<(), Error> {
+    stage(&mut out, "report.html", page.html().as_bytes())?;
+    close(out, loaded, &format!("{name}.json"), json)
 }
 
 /// As [`close`], with the reports that the scenario asks for.

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use cost::{CostModel, GroupPlace};
+use cost::{CostModel, GroupPlace, Prices};
 use ir::program::{Message, Stream};
-use ir::{DeviceId, GroupId, Op, PhysicalLink, Program, Rank, Role};
+use ir::{Axis, DeviceId, GroupId, Op, PhysicalLink, Program, Rank, Role};
 
 /// When an instruction could begin, when all its partners could, and when it would end, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +42,7 @@ pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
         program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect();
     let keys: Vec<Vec<Option<(Meeting, usize)>>> = program.roles.iter().map(|role| meetings(program, role)).collect();
     let mut partners: BTreeMap<Meeting, Partners> = BTreeMap::new();
+    let prices = cost.prepare(program.shape());
     let mut reached: Vec<Vec<bool>> = times.iter().map(|role| vec![false; role.len()]).collect();
     loop {
         let mut progress = false;
@@ -63,7 +64,7 @@ pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
                 partners.came.push((index, place, issued));
                 if partners.came.len() == partners.size {
                     let start = partners.came.iter().map(|(_, _, time)| *time).max().unwrap_or(0);
-                    let end = start + transfer(program, role, instruction.op, cost);
+                    let end = start + exposed(program, role, instruction, cost, &prices);
                     for (role, place, issued) in &partners.came {
                         times[*role][*place] = Some(Times { issued: *issued, start, end });
                     }
@@ -94,7 +95,7 @@ fn meetings(program: &Program, role: &Role) -> Vec<Option<(Meeting, usize)>> {
             *count += 1;
             Some((Meeting::Collective(group, members[0], *count), members.len()))
         }
-        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => None,
+        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => None,
     };
     role.instructions().iter().map(|instruction| instruction.op).map(meeting).collect()
 }
@@ -119,10 +120,31 @@ fn duration(program: &Program, role: &Role, op: Op, cost: &CostModel) -> u64 {
             cost.compute(program.shape(), program.chunk(chunk), pass, units, kind)
         }
         Op::GradientNorm => cost.gradient_norm(stepped(), kind),
+        Op::Optimizer if program.layout.sharing.offload_optimizer => {
+            cost.host_optimizer(stepped(), program.workload.precision, kind)
+        }
         Op::Optimizer => cost.optimizer(stepped(), program.workload.precision, kind),
+        Op::HostCopy { bytes, .. } => cost.host_copy(bytes, program.device(role.ranks.first())),
         Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => panic!("{op:?} has partners"),
     };
     priced.duration.nanoseconds()
+}
+
+/// Nanoseconds of a message or collective, less what the device carries out while it waits for launches.
+fn exposed(program: &Program, role: &Role, instruction: &ir::Instruction, cost: &CostModel, prices: &Prices) -> u64 {
+    let whole = transfer(program, role, instruction.op, cost);
+    let kind = cost.cluster().place(program.device(role.ranks.first())).device_kind;
+    let of_tensor = match instruction.op {
+        Op::Collective { group, .. } => program.groups[group.index()].axis == Axis::Tensor,
+        _ => false,
+    };
+    match role.followed(instruction).filter(|_| of_tensor) {
+        Some((chunk, pass, units)) => {
+            let hidden = prices.hidden(program.chunk(chunk), pass, units, kind).nanoseconds();
+            whole.saturating_sub(hidden).max(1)
+        }
+        None => whole,
+    }
 }
 
 /// Nanoseconds of a message or collective alone.
@@ -140,7 +162,9 @@ pub fn transfer(program: &Program, role: &Role, op: Op, cost: &CostModel) -> u64
             let place = GroupPlace::of(cost.cluster(), &devices(program, group, rank));
             cost.collective(kind, bytes, place, program.layout.collective)
         }
-        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => panic!("{op:?} has no partners"),
+        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => {
+            panic!("{op:?} has no partners")
+        }
     };
     priced.duration.nanoseconds()
 }

@@ -18,11 +18,13 @@ pub fn calibrations() -> Vec<Calibration> {
     let folder = root().join("catalog/calibration");
     let files = crate::workspace::files(&folder, "toml");
     assert!(!files.is_empty(), "no calibration in {}", folder.display());
+    // Software stacks are beside them, in a schema of their own.
+    let files = files.iter().filter(|path| path.file_stem().is_some_and(|stem| stem != "stacks"));
     let read = |path: &std::path::PathBuf| {
         let text = std::fs::read_to_string(path).expect("a readable calibration");
         toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
-    files.iter().map(read).collect()
+    files.map(read).collect()
 }
 
 /// Prices on a cluster by the calibrations of the catalog.
@@ -44,6 +46,7 @@ pub fn link(name: &str, gigabytes: f64, nanoseconds: u64) -> Link {
         name: name.into(),
         bandwidth: BytesPerSecond::new(gigabytes * 1e9).expect("a positive rate"),
         latency: SimDuration::from_nanoseconds(nanoseconds),
+        efficiency: None,
     }
 }
 
@@ -62,7 +65,9 @@ fn device(name: &str, calibration: &str, [half, single, bandwidth]: [f64; 3], mu
         memory_bandwidth: BytesPerSecond::new(bandwidth * 1e9).expect("a positive rate"),
         multiprocessors,
         slowdown: 1.0,
+        tdp_watts: None,
         usd_per_hour: None,
+        price_source: None,
         source: "vendor's data sheet, rounded".into(),
     }
 }
@@ -88,7 +93,7 @@ fn one_kind(device_kind: DeviceKind, node: NodeKind, count: u32, fabric: Fabric)
     }
 }
 
-const ONE_SWITCH: Fabric = Fabric { leaf_nodes: 0, oversubscription: 1.0 };
+const ONE_SWITCH: Fabric = Fabric::one_switch();
 
 /// `nodes` servers of eight A100 with eight 200 Gb/s NICs under one switch.
 #[must_use]
@@ -171,7 +176,8 @@ pub fn random(dice: &mut Dice, devices: u32) -> Cluster {
         groups.push(NodeGroup { kind: NodeKindId::at(kind), count });
         total += count * wide;
     }
-    let fabric = Fabric { leaf_nodes: dice.pick(&[0, 1, 2, 3, 4]), oversubscription: dice.pick(&[1.0, 1.5, 2.0, 4.0]) };
+    let (leaf_nodes, oversubscription) = (dice.pick(&[0, 1, 2, 3, 4]), dice.pick(&[1.0, 1.5, 2.0, 4.0]));
+    let fabric = Fabric { leaf_nodes, oversubscription, up_link: None };
     Cluster { device_kinds, node_kinds, groups, fabric }
 }
 

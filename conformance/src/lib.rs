@@ -9,4 +9,5 @@ pub mod alone;
 pub mod clusters;
 pub mod dice;
 pub mod swarm;
+mod wide;
 pub mod workspace;

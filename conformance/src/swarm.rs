@@ -64,15 +64,15 @@ impl Case {
         let microbatches = if dice.chance(25) { dice.within(1, degrees.pipeline) } else { dice.within(1, 6) };
         let microbatch_size = dice.pick(&[1, 1, 2, 3]);
         let sequence_length = match precision {
-            Precision::Fp32 => dice.within(5, 12),
-            Precision::Fp16 | Precision::Bf16 => dice.pick(&[64, 128, 512]),
+            Precision::Fp32 | Precision::Tf32 => dice.within(5, 12),
+            Precision::Fp16 | Precision::Bf16 | Precision::Fp8 => dice.pick(&[64, 128, 512]),
         };
         let plan = plan(dice, degrees, &model, microbatches, microbatch_size);
         let workload = workload(dice, degrees.data * microbatches * microbatch_size, sequence_length, precision);
         Self { model, workload, cluster, plan }
     }
 
-    fn is_legal(&self) -> bool {
+    pub(crate) fn is_legal(&self) -> bool {
         sched::legal(&self.plan, &self.model, &self.workload, &self.cluster).is_empty()
     }
 
@@ -95,13 +95,19 @@ impl Case {
             data: 1,
             tensor: 1,
             sequence_parallel: false,
-            stages: vec![StagePlan { layers: vec![self.model.layers], recompute: Recompute::None }],
+            stages: vec![StagePlan {
+                layers: vec![self.model.layers],
+                recompute: Recompute::None,
+                recompute_layers: None,
+            }],
             microbatch_size: self.workload.global_batch,
             microbatches: 1,
             schedule: Schedule::GPipe,
             zero: ZeroStage::Zero0,
             overlap_gradients: false,
             collective: CollectiveAlgorithm::Automatic,
+            mesh: ir::Mesh::default(),
+            sharing: ir::Sharing::default(),
             placement: Vec::new(),
         };
         Self { plan, ..self.clone() }
@@ -202,6 +208,7 @@ fn llama(name: &str, layers: u32, [hidden, heads, kv_heads, head_dim, ffn, vocab
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -243,6 +250,7 @@ fn workload(dice: &mut Dice, global_batch: u32, sequence_length: u32, precision:
             ..AdamW::default()
         },
         seed: dice.next(),
+        recipe: ir::Recipe::default(),
     }
 }
 
@@ -253,7 +261,11 @@ fn plan(dice: &mut Dice, degrees: Degrees, model: &Model, microbatches: u32, mic
     let mixed = dice.chance(25);
     let stages: Vec<StagePlan> = layers_of_stages(dice, degrees, model.layers)
         .into_iter()
-        .map(|layers| StagePlan { layers, recompute: if mixed { dice.pick(&recompute) } else { uniform } })
+        .map(|layers| StagePlan {
+            layers,
+            recompute: if mixed { dice.pick(&recompute) } else { uniform },
+            recompute_layers: None,
+        })
         .collect();
     Plan {
         data: degrees.data,
@@ -272,6 +284,8 @@ fn plan(dice: &mut Dice, degrees: Degrees, model: &Model, microbatches: u32, mic
             CollectiveAlgorithm::Tree,
             CollectiveAlgorithm::Hierarchical,
         ]),
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
         placement: Vec::new(),
     }
 }

@@ -143,6 +143,7 @@ fn families() -> [Case; 2] {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     };
     let gpt = Model {
         name: "gpt-like".into(),

@@ -51,6 +51,11 @@ fn folding_changes_nothing() {
 }
 
 #[test]
+fn folding_changes_nothing_over_all_axes() {
+    for_each_seed(300, |seed| folded_equals_flat(&Case::wide(seed, 48)));
+}
+
+#[test]
 fn folding_changes_nothing_on_hundreds_of_devices() {
     for_each_seed(16, |seed| {
         let large = |seed: &u64| Case::spread(*seed, 256);
@@ -65,7 +70,7 @@ fn folding_changes_nothing_on_hundreds_of_devices() {
 fn nothing_is_faster_than_its_critical_path_and_what_is_alone_is_exact() {
     let (mut exact, mut stretched) = (0, 0);
     for_each_seed(400, |seed| {
-        let case = Case::spread(seed, 16);
+        let case = if seed % 2 == 0 { Case::spread(seed, 16) } else { Case::wide(seed, 16) };
         let program = case.program(Folding::Flat);
         let cost = clusters::priced(case.cluster.clone());
         let (timeline, oracle) = (simulate(&program, &case.cluster), alone::times(&program, &cost));
@@ -117,7 +122,7 @@ fn bounds(program: &Program, cluster: &Cluster, timeline: &Timeline, oracle: &[V
 fn a_shared_nic_is_shared() {
     let mut found = false;
     for_each_seed(200, |seed| {
-        let case = Case::spread(seed, 16);
+        let case = if seed % 2 == 0 { Case::spread(seed, 16) } else { Case::wide(seed, 16) };
         let program = case.program(Folding::Flat);
         let cost = clusters::priced(case.cluster.clone());
         let timeline = simulate(&program, &case.cluster);

@@ -5,8 +5,17 @@
 
 use ir::counts::Streaming;
 use ir::program::Pass;
-use ir::{AttentionKernel, Precision, Problem};
+use ir::{AttentionKernel, Link, Precision, Problem};
 use serde::{Deserialize, Serialize};
+
+mod kernels;
+mod links;
+mod measured;
+
+pub(crate) use kernels::penalty;
+pub use kernels::{Alignment, Attention, MatrixProduct, StreamingRate};
+pub use links::{CollectiveFit, Host, LinkEfficiency, MessageFit, Protocol};
+pub use measured::{CollectivePoints, Measured, StreamingPoints};
 
 /// The name of the link between threads of one host. Collectives and copies over it are priced by measurement; a CPU
 /// worker's every other link is emulated, by latency and bandwidth.
@@ -22,6 +31,13 @@ pub struct Calibration {
     pub device: String,
     /// Where its figures come from.
     pub source: String,
+    /// The device generation, by which software stacks are keyed; its name where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<String>,
+    /// Standard deviation of the logarithm of what its constants give over what devices take, software apart. `None`: the
+    /// catalog of stacks declares that of an unknown device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
     /// Whether its devices are CPU threads of one process: links other than [`SHARED_MEMORY`] are then emulated.
     #[serde(default)]
     pub threads: bool,
@@ -52,6 +68,9 @@ pub struct Calibration {
     /// Fits of measured messages.
     #[serde(default)]
     pub message_fit: Vec<MessageFit>,
+    /// The host, where it steps the optimizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Absolute times of one machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
@@ -138,203 +157,6 @@ impl Default for Interference {
     }
 }
 
-/// `t = overhead + max(2mnk / (peak utilisation w^wave_exponent), bytes / (bandwidth memory_efficiency))`, where `w` is
-/// the share of the multiprocessors' tiles that does useful work: `(m/tile_m) (n/tile_n)` over whole waves of whole tiles.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MatrixProduct {
-    /// Number format.
-    pub precision: Precision,
-    /// Fixed time.
-    pub overhead_us: f64,
-    /// Share of the peak that large products reach.
-    pub utilisation: f64,
-    /// How much a partial wave costs.
-    pub wave_exponent: f64,
-    /// Share of the memory bandwidth that products reach.
-    pub memory_efficiency: f64,
-    /// Rows of a tile.
-    pub tile_m: u32,
-    /// Columns of a tile.
-    pub tile_n: u32,
-    /// Measured rows that the constants rest on; 0 means assumed.
-    pub rows: u32,
-    /// Where they come from.
-    pub source: String,
-}
-
-/// An attention core: FLOPs over a share of the peak, plus the traffic of the scores where they reach memory.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attention {
-    /// Which implementation. A plain one computes the whole square of scores.
-    pub kernel: AttentionKernel,
-    /// Share of the peak, forward.
-    pub forward_utilisation: f64,
-    /// Share of the peak, backward.
-    pub backward_utilisation: f64,
-    /// Fixed time.
-    pub overhead_us: f64,
-    /// Scores are computed in blocks: a causal row of `s` scores costs `s/2 + block/2` (0 for a plain core).
-    pub block: u32,
-    /// Bytes moved for each score, forward, in half precision; twice that in FP32.
-    pub score_bytes: f64,
-    /// The same of the backward pass.
-    pub score_bytes_backward: f64,
-    /// Measured rows that the constants rest on; 0 means assumed.
-    pub rows: u32,
-    /// Where they come from.
-    pub source: String,
-}
-
-/// `t = launches overhead + bytes / (memory bandwidth bandwidth_fraction)`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamingRate {
-    /// Name of the kind ([`Streaming::name`]); `all` where no row names the kind.
-    pub kernel: String,
-    /// Fixed time of each launch.
-    pub overhead_us: f64,
-    /// Share of the memory bandwidth.
-    pub bandwidth_fraction: f64,
-    /// Measured rows that the constants rest on; 0 means assumed.
-    pub rows: u32,
-    /// Where they come from.
-    pub source: String,
-}
-
-/// Share of a link's line rate that collectives and messages reach.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkEfficiency {
-    /// Name of the link.
-    pub link: String,
-    /// Share of the line rate.
-    pub efficiency: f64,
-    /// Where it comes from.
-    pub source: String,
-}
-
-/// One protocol of a collective library. The cheapest is taken for each size, as the library does.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Protocol {
-    /// Its name.
-    pub name: String,
-    /// Fixed time of a collective.
-    pub base_us: f64,
-    /// Time of a step inside a domain.
-    pub domain_step_us: f64,
-    /// Time of a step through the host.
-    pub host_step_us: f64,
-    /// Time of a step between nodes.
-    pub network_step_us: f64,
-    /// Share of the bandwidth that carries data.
-    pub bandwidth_fraction: f64,
-    /// Most that it reaches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth_cap_gb_per_s: Option<f64>,
-    /// Where it comes from.
-    pub source: String,
-}
-
-/// A fit of measured collectives inside one domain, of `n` members and a buffer of `S` bytes:
-/// `t = (overhead_us_per_rank n + root_us_per_sqrt_mib sqrt(S)) share + factor S / bus`, where `factor` is
-/// `2(n-1)/n` for an all-reduce and `(n-1)/n` for the others, and `share` is 1 for an all-reduce and 1/2 for the others
-/// (which are its two halves).
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CollectiveFit {
-    /// Name of the link.
-    pub link: String,
-    /// Fewest members for which it holds; the row with the most that fits is taken.
-    pub from_ranks: u32,
-    /// Only for all-reduces.
-    #[serde(default)]
-    pub all_reduce_only: bool,
-    /// Fixed time for each member.
-    pub overhead_us_per_rank: f64,
-    /// Bus bandwidth of large buffers.
-    pub bus_gb_per_s: f64,
-    /// Slow start.
-    pub root_us_per_sqrt_mib: f64,
-    /// Measured rows that it rests on; 0 means assumed.
-    pub rows: u32,
-    /// Where it comes from.
-    pub source: String,
-}
-
-/// A fit of measured messages: `t = overhead + S / bandwidth + root sqrt(S)`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MessageFit {
-    /// Name of the link.
-    pub link: String,
-    /// Fixed time.
-    pub overhead_us: f64,
-    /// Bandwidth of large messages, as a share of the line rate.
-    pub bandwidth_fraction: f64,
-    /// Slow start.
-    pub root_us_per_sqrt_mib: f64,
-    /// Measured rows that it rests on; 0 means assumed.
-    pub rows: u32,
-    /// Where it comes from.
-    pub source: String,
-}
-
-/// Absolute times. Kernels and copies are those of one CPU worker (FP32); collectives may be of any link.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Measured {
-    /// `[m, n, k, microseconds]` of matrix products.
-    #[serde(default)]
-    pub matrix_products: Vec<[f64; 4]>,
-    /// `[sequences, tokens of each, heads, head width, microseconds]` of forward attention cores.
-    #[serde(default)]
-    pub attention_forward: Vec<[f64; 5]>,
-    /// The same, backward.
-    #[serde(default)]
-    pub attention_backward: Vec<[f64; 5]>,
-    /// `[bytes, microseconds]` of copies between threads.
-    #[serde(default)]
-    pub copies: Vec<[f64; 2]>,
-    /// Streaming kernels.
-    #[serde(default)]
-    pub streaming: Vec<StreamingPoints>,
-    /// Collectives inside one domain.
-    #[serde(default)]
-    pub collectives: Vec<CollectivePoints>,
-}
-
-/// Measured times of a streaming kernel.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamingPoints {
-    /// Name of the kind.
-    pub kernel: String,
-    /// `[bytes, microseconds]`.
-    pub points: Vec<[f64; 2]>,
-}
-
-/// Measured times of a collective.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CollectivePoints {
-    /// Name of the link that joins the members; between threads, [`SHARED_MEMORY`].
-    #[serde(default = "shared_memory")]
-    pub link: String,
-    /// Its name ([`ir::program::CollectiveKind::name`]).
-    pub kind: String,
-    /// Members.
-    pub ranks: u32,
-    /// `[bytes of the whole buffer, microseconds]`.
-    pub points: Vec<[f64; 2]>,
-}
-
-fn shared_memory() -> String {
-    SHARED_MEMORY.to_owned()
-}
-
 impl Calibration {
     /// Reads a calibration's text; `file` names it in problems.
     ///
@@ -351,28 +173,57 @@ impl Calibration {
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a calibration is tables, arrays, numbers and texts")
     }
-    /// The constants of matrix products in a number format, or the nearest there are: those of the other 16-bit format,
-    /// else the first.
-    pub(crate) fn matrix_product(&self, precision: Precision) -> Option<&MatrixProduct> {
+    /// The device generation, by which software stacks are keyed.
+    #[must_use]
+    pub fn generation(&self) -> &str {
+        self.generation.as_deref().unwrap_or(&self.name)
+    }
+    /// The constants of matrix products in a number format, and whether they are those of just this one (or of the other
+    /// 16-bit one): else the nearest format's stand in.
+    pub(crate) fn matrix_product(&self, precision: Precision) -> Option<(&MatrixProduct, bool)> {
         let of = |wanted: Precision| self.matrix_product.iter().find(|row| row.precision == wanted);
-        let other = match precision {
-            Precision::Fp16 => Precision::Bf16,
-            Precision::Bf16 => Precision::Fp16,
-            Precision::Fp32 => Precision::Fp32,
+        let (same, near): (&[Precision], &[Precision]) = match precision {
+            Precision::Fp32 => (&[Precision::Fp32], &[]),
+            Precision::Tf32 => (&[Precision::Tf32], &[Precision::Bf16, Precision::Fp16]),
+            Precision::Fp16 => (&[Precision::Fp16, Precision::Bf16], &[]),
+            Precision::Bf16 => (&[Precision::Bf16, Precision::Fp16], &[]),
+            Precision::Fp8 => (&[Precision::Fp8], &[Precision::Bf16, Precision::Fp16]),
         };
-        of(precision).or_else(|| of(other)).or_else(|| self.matrix_product.first())
+        let exact = same.iter().find_map(|precision| of(*precision)).map(|row| (row, true));
+        exact.or_else(|| {
+            near.iter()
+                .find_map(|precision| of(*precision))
+                .or_else(|| self.matrix_product.first())
+                .map(|row| (row, false))
+        })
     }
-    /// The constants of an attention core, or of the other one.
-    pub(crate) fn attention(&self, kernel: AttentionKernel) -> Option<&Attention> {
-        self.attention.iter().find(|row| row.kernel == kernel).or_else(|| self.attention.first())
+    /// The constants of an attention core, of its number format where there are such, and whether they are those of this
+    /// implementation: else those of the other one.
+    pub(crate) fn attention(&self, kernel: AttentionKernel, precision: Precision) -> Option<(&Attention, bool)> {
+        let of = |wanted: Option<Precision>| {
+            self.attention.iter().find(|row| row.kernel == kernel && row.precision == wanted).map(|row| (row, true))
+        };
+        let same = self.attention.iter().find(|row| row.kernel == kernel).or_else(|| self.attention.first());
+        of(Some(precision)).or_else(|| of(None)).or_else(|| same.map(|row| (row, false)))
     }
-    /// The rate of a streaming kernel: its own, else that of the kernel that [stands in](Streaming::stand_in), else that of `all`.
-    pub(crate) fn streaming(&self, kind: Streaming) -> Option<&StreamingRate> {
+    /// The rate of a streaming kernel, and whether a row names it or the kernel that [stands in](Streaming::stand_in): else
+    /// that of `all`.
+    pub(crate) fn streaming(&self, kind: Streaming) -> Option<(&StreamingRate, bool)> {
         let of = |name: &str| self.streaming.iter().find(|row| row.kernel == name);
-        of(kind.name()).or_else(|| kind.stand_in().and_then(|k| of(k.name()))).or_else(|| of("all"))
+        let named = of(kind.name()).or_else(|| kind.stand_in().and_then(|k| of(k.name())));
+        named.map(|row| (row, true)).or_else(|| of("all").map(|row| (row, false)))
     }
-    /// Share of a link's line rate that is reached; 1 where nothing is known.
-    pub(crate) fn efficiency(&self, link: &str) -> f64 {
-        self.link.iter().find(|row| row.link == link).map_or(1.0, |row| row.efficiency)
+    /// Bytes per second that large transfers reach over a link: the share of its line rate that was calibrated, else the
+    /// link's own, else all of it.
+    pub(crate) fn reached(&self, link: &Link) -> f64 {
+        let calibrated = self.link_row(link).map(|row| row.efficiency);
+        link.bandwidth.get() * calibrated.or(link.efficiency).unwrap_or(1.0)
+    }
+    /// Devices of a node that share one link of a kind.
+    pub(crate) fn devices_share(&self, link: &Link) -> u32 {
+        self.link_row(link).map_or(1, |row| row.devices_share.max(1))
+    }
+    fn link_row(&self, link: &Link) -> Option<&LinkEfficiency> {
+        self.link.iter().find(|row| row.link == link.name)
     }
 }

@@ -67,6 +67,19 @@ impl Check {
     }
 
     fn whole(&mut self, c: &Calibration) {
+        if let Some(spread) = c.spread.filter(|spread| !(0.0..=3.0).contains(spread)) {
+            self.fault(
+                "spread".to_owned(),
+                format!("{spread} is not a standard deviation of logarithms"),
+                "0.1 is about 10 %",
+            );
+        }
+        if c.generation.as_ref().is_some_and(|generation| generation.trim().is_empty()) {
+            self.fault("generation".to_owned(), "is empty", "leave it out where it is the name");
+        }
+        if let Some(host) = &c.host {
+            self.positive("host.optimizer_gb_per_s", host.optimizer_gb_per_s);
+        }
         self.at_least_zero("dispatch.instruction_us", c.dispatch.instruction_us);
         self.at_least_zero("dispatch.launch_us", c.dispatch.launch_us);
         for (name, value) in [
@@ -114,6 +127,10 @@ impl Check {
             self.share(&key("utilisation"), row.utilisation);
             self.share(&key("memory_efficiency"), row.memory_efficiency);
             self.at_least_zero(&key("wave_exponent"), row.wave_exponent);
+            if let Some(utilisation) = row.grouped_utilisation {
+                self.share(&key("grouped_utilisation"), utilisation);
+            }
+            self.alignment(&key("alignment"), &row.alignment);
             if row.tile_m == 0 || row.tile_n == 0 {
                 self.fault(key("tile_m"), "a tile has no size", "1 or more, and so for tile_n");
             }
@@ -125,6 +142,13 @@ impl Check {
             self.at_least_zero(&key("overhead_us"), row.overhead_us);
             self.at_least_zero(&key("score_bytes"), row.score_bytes);
             self.at_least_zero(&key("score_bytes_backward"), row.score_bytes_backward);
+            for (name, bytes) in [
+                ("elementary_score_bytes", row.elementary_score_bytes),
+                ("elementary_score_bytes_backward", row.elementary_score_bytes_backward),
+            ] {
+                self.at_least_zero(&key(name), bytes.unwrap_or(0.0));
+            }
+            self.alignment(&key("alignment"), &row.alignment);
         }
         for (i, row) in c.streaming.iter().enumerate() {
             let key = |name: &str| format!("streaming[{i}].{name}");
@@ -134,9 +158,35 @@ impl Check {
         }
     }
 
+    fn alignment(&mut self, subject: &str, rows: &[crate::Alignment]) {
+        for (i, row) in rows.iter().enumerate() {
+            if row.multiple < 2 {
+                let message = format!("every size is a multiple of {}", row.multiple);
+                self.fault(format!("{subject}[{i}].multiple"), message, "2 or more");
+            }
+            if !(row.time_factor.is_finite() && row.time_factor >= 1.0) {
+                let message = format!("{} is not a penalty", row.time_factor);
+                self.fault(format!("{subject}[{i}].time_factor"), message, "a factor of time, 1 or more");
+            }
+        }
+    }
+    fn collective_kind(&mut self, subject: String, name: &str) {
+        if crate::collective::kind_of_name(name).is_none() {
+            let names = ir::program::CollectiveKind::ALL.map(ir::program::CollectiveKind::name);
+            self.fault(subject, format!("no collective is called `{name}`"), &names.join(", "));
+        }
+    }
+
     fn communication(&mut self, c: &Calibration) {
         for (i, row) in c.link.iter().enumerate() {
             self.share(&format!("link[{i}].efficiency"), row.efficiency);
+            if row.devices_share == 0 {
+                self.fault(
+                    format!("link[{i}].devices_share"),
+                    "a link of no device",
+                    "1 where each device has its own",
+                );
+            }
         }
         for (i, row) in c.protocol.iter().enumerate() {
             let key = |name: &str| format!("protocol[{i}].{name}");
@@ -144,6 +194,7 @@ impl Check {
             self.at_least_zero(&key("domain_step_us"), row.domain_step_us);
             self.at_least_zero(&key("host_step_us"), row.host_step_us);
             self.at_least_zero(&key("network_step_us"), row.network_step_us);
+            self.at_least_zero(&key("peer_us"), row.peer_us);
             self.share(&key("bandwidth_fraction"), row.bandwidth_fraction);
             if let Some(cap) = row.bandwidth_cap_gb_per_s {
                 self.positive(&key("bandwidth_cap_gb_per_s"), cap);
@@ -151,6 +202,10 @@ impl Check {
         }
         for (i, row) in c.collective_fit.iter().enumerate() {
             let key = |name: &str| format!("collective_fit[{i}].{name}");
+            if let Some(kind) = &row.kind {
+                self.collective_kind(key("kind"), kind);
+            }
+            self.at_least_zero(&key("overhead_us"), row.overhead_us);
             self.at_least_zero(&key("overhead_us_per_rank"), row.overhead_us_per_rank);
             self.positive(&key("bus_gb_per_s"), row.bus_gb_per_s);
             self.at_least_zero(&key("root_us_per_sqrt_mib"), row.root_us_per_sqrt_mib);
@@ -174,12 +229,10 @@ impl Check {
             self.points(&format!("measured.streaming[{i}].points"), &row.points);
         }
         for (i, row) in measured.collectives.iter().enumerate() {
-            if crate::collective::kind_of_name(&row.kind).is_none() {
-                self.fault(
-                    format!("measured.collectives[{i}].kind"),
-                    format!("no collective is called `{}`", row.kind),
-                    "all-reduce, all-gather or reduce-scatter",
-                );
+            self.collective_kind(format!("measured.collectives[{i}].kind"), &row.kind);
+            if row.nodes == 0 || !row.ranks.is_multiple_of(row.nodes) {
+                let message = format!("{} members do not lie on {} nodes in equal parts", row.ranks, row.nodes);
+                self.fault(format!("measured.collectives[{i}].nodes"), message, "a divisor of the members");
             }
             if row.ranks < 2 {
                 self.fault(format!("measured.collectives[{i}].ranks"), "a collective of fewer than two", "2 or more");
@@ -201,7 +254,7 @@ impl Check {
 }
 
 /// Where the key of a subject such as `streaming[2].kernel` stands: the whole text if it is not found.
-fn locate(text: &str, subject: &str) -> std::ops::Range<usize> {
+pub(crate) fn locate(text: &str, subject: &str) -> std::ops::Range<usize> {
     let whole = 0..text.len();
     let Ok(root) = toml::de::DeTable::parse(text) else { return whole };
     let mut span = root.span();

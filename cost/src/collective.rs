@@ -1,28 +1,36 @@
-//! Collectives and messages to seconds.
+//! Collectives to seconds.
 //!
 //! With `n` members on `k` nodes, `g` of them in each, a buffer of `S` bytes, and `f(x)` = `2(x-1)/x` for an all-reduce,
-//! `(x-1)/x` for an all-gather or reduce-scatter:
+//! `(x-1)/x` for the others:
 //!
 //! | algorithm | steps between nodes | steps inside | bytes between nodes, each member | bytes inside |
 //! |---|---|---|---|---|
 //! | ring | `h(k)` | `h(n) - h(k)` | `f(n) S / g` | `f(n) S` |
 //! | tree (all-reduce) | `2 floor(log2 k)` | `2 (g-1)` | `2 S / g` | `2 S` |
 //! | hierarchical | `h(k)` | `h(g)` | `f(k) S / g` | `f(g) S` |
+//! | all-to-all, direct | `n - g` | `g - 1` | `(n-g) S / n` | `(g-1) S / n` |
+//! | all-to-all, hierarchical | `k - 1` | `g - 1` | `(k-1) S / k` | `(g-1) S / g` |
 //!
-//! where `h(x)` is `2(x-1)` for an all-reduce, `x-1` for the others. Ring and tree pipeline both kinds of link, so the
-//! slower one counts; the hierarchical algorithm uses one after the other. All NICs that the members of a node have
-//! carry the group (NVIDIA/nccl 2.30.7, `src/graph/tuning.cc`, for steps and algorithm bandwidths).
+//! where `h(x)` is `2(x-1)` for an all-reduce, `x-1` for the others. Ring, tree and direct exchange use both kinds of link
+//! together, so the slower one counts; the hierarchical algorithms use one after the other. All NICs that the members of
+//! a node have carry the group (NVIDIA/nccl 2.30.7, `src/graph/tuning.cc`, for steps and algorithm bandwidths).
+//!
+//! Groups alike that run at the same time share the NICs of their node, the up-link of their leaf and a host link
+//! ([`GroupPlace::with_siblings`]); a ring leaves a leaf once, an all-to-all with all that goes elsewhere.
 //!
 //! An executor that emulates a link mirrors this: it moves [`wire_bytes`] over each member's outgoing link, plus the
 //! link's latency once for each of the [`Steps`] over it.
 
 use ir::program::CollectiveKind;
-use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path};
+use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path, PhysicalLink};
 
 use crate::GroupPlace;
-use crate::calibration::{Calibration, CollectiveFit, Protocol, SHARED_MEMORY};
+use crate::calibration::{Calibration, Protocol};
 use crate::compute::Prepared;
 use crate::model::Basis;
+
+mod measured;
+mod message;
 
 /// Steps of a collective's algorithm, one message after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,12 +43,10 @@ pub struct Steps {
 
 /// A collective by its name.
 pub(crate) fn kind_of_name(name: &str) -> Option<CollectiveKind> {
-    [CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter]
-        .into_iter()
-        .find(|kind| kind.name() == name)
+    CollectiveKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// An algorithm that a formula exists for.
+/// An algorithm that a formula exists for. `Ring` is the direct exchange of an all-to-all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Formula {
     Ring,
@@ -67,19 +73,27 @@ impl Formula {
     }
 }
 
-/// `2(x-1)` for an all-reduce, `x-1` for its halves.
+/// `2(x-1)` for an all-reduce, `x-1` for the others.
 const fn hops(kind: CollectiveKind, x: u32) -> u32 {
     let once = x.saturating_sub(1);
     match kind {
         CollectiveKind::AllReduce => 2 * once,
-        CollectiveKind::AllGather | CollectiveKind::ReduceScatter => once,
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => once,
     }
+}
+
+const fn is_exchange(kind: CollectiveKind) -> bool {
+    matches!(kind, CollectiveKind::AllToAll)
 }
 
 /// Steps of an algorithm.
 pub(crate) const fn steps(kind: CollectiveKind, place: GroupPlace, formula: Formula) -> Steps {
     let between = hops(kind, place.nodes);
     match formula {
+        Formula::Ring if is_exchange(kind) => Steps {
+            inside: place.per_node.saturating_sub(1),
+            between: place.ranks.saturating_sub(if place.nodes > 1 { place.per_node } else { place.ranks }),
+        },
         Formula::Ring => Steps { inside: hops(kind, place.ranks).saturating_sub(between), between },
         Formula::Tree => Steps {
             inside: 2 * place.per_node.saturating_sub(1),
@@ -92,8 +106,10 @@ pub(crate) const fn steps(kind: CollectiveKind, place: GroupPlace, formula: Form
 /// Bytes that each member puts on its links, as multiples of the buffer: (inside nodes, between nodes).
 fn shares(kind: CollectiveKind, place: GroupPlace, formula: Formula) -> (f64, f64) {
     let part = |x: u32| f64::from(hops(kind, x)) / f64::from(x.max(1));
-    let per_node = f64::from(place.per_node.max(1));
+    let (ranks, per_node) = (f64::from(place.ranks.max(1)), f64::from(place.per_node.max(1)));
     let (inside, between) = match formula {
+        Formula::Ring if is_exchange(kind) => ((per_node - 1.0) / ranks, (ranks - per_node) / ranks),
+        Formula::Hierarchical if is_exchange(kind) => (part(place.per_node), part(place.nodes)),
         Formula::Ring => (part(place.ranks), part(place.ranks) / per_node),
         Formula::Tree => (2.0, 2.0 / per_node),
         Formula::Hierarchical => (part(place.per_node), part(place.nodes) / per_node),
@@ -120,6 +136,19 @@ pub(crate) fn wire_bytes(kind: CollectiveKind, bytes: Bytes, place: GroupPlace, 
 pub(crate) struct Pricing<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) prepared: &'a Prepared,
+    /// Share of the calibrated bandwidth between nodes that the software reaches.
+    pub(crate) network: f64,
+}
+
+/// What is exchanged among whom.
+#[derive(Clone, Copy)]
+pub(crate) struct Exchange {
+    pub(crate) kind: CollectiveKind,
+    pub(crate) bytes: f64,
+    pub(crate) place: GroupPlace,
+    /// Part of the bytes between nodes that crosses: below 1 where an all-to-all sends what several members of a node want
+    /// to that node once.
+    pub(crate) crossing: f64,
 }
 
 /// What a step and a byte cost over one path.
@@ -136,16 +165,62 @@ impl Pricing<'_> {
         self.cluster.link_of_path(place.first, path)
     }
     /// The path between members of one node.
-    const fn inner_path(place: GroupPlace) -> Path {
+    fn inner_path(&self, place: GroupPlace) -> Path {
         match place.path {
             Path::Host => Path::Host,
-            Path::Local | Path::Domain | Path::Leaf | Path::Spine => Path::Domain,
+            Path::Local | Path::Domain => Path::Domain,
+            Path::Leaf | Path::Spine => {
+                let node = self.cluster.node_kind(self.cluster.place(place.first).node_kind);
+                if place.per_node > node.domain_size.max(1) { Path::Host } else { Path::Domain }
+            }
         }
     }
-    fn lane(&self, place: GroupPlace, path: Path, protocol: Option<&Protocol>) -> Lane {
+    /// Bandwidth that one member reaches inside a node. A link through the host is divided by the devices that share it.
+    /// Where a fit of measured collectives says more of this kind, it counts: a switch that adds up passes more than a ring.
+    fn inner_bandwidth(&self, kind: CollectiveKind, place: GroupPlace, path: Path) -> f64 {
         let link = self.link(place, path);
-        let reached = link.bandwidth.get() * self.calibration().efficiency(&link.name);
-        let bandwidth = if path >= Path::Leaf { reached * f64::from(place.nics.max(1)) } else { reached };
+        let reached = self.calibration().reached(link);
+        if path == Path::Host || self.calibration().devices_share(link) > 1 {
+            let at_once = place.per_node.saturating_mul(place.node_groups);
+            return reached / f64::from(self.calibration().devices_share(link).min(at_once).max(1));
+        }
+        match self.fit(kind, &link.name, place.per_node) {
+            Some(fit) if !is_exchange(kind) => fit.bus_gb_per_s * 1e9,
+            Some(_) | None => reached,
+        }
+    }
+    /// Bandwidth that the members of a node reach together between nodes: of all their NICs, divided by the groups that use
+    /// them. On its way over the spine a group has its part of its leaf's up-link.
+    fn outer_bandwidth(&self, exchange: Exchange) -> f64 {
+        let place = exchange.place;
+        let nic = self.calibration().reached(self.link(place, Path::Leaf));
+        let nics = nic * f64::from(place.nics.max(1)) / f64::from(place.nic_groups.max(1));
+        let whole = if place.path == Path::Spine {
+            // Of an all-to-all all nodes under a leaf send across; a ring leaves a leaf from one node.
+            let senders = if is_exchange(exchange.kind) {
+                let (under, nodes) = (f64::from(place.leaf_nodes.max(1)), f64::from(place.nodes));
+                under * (nodes - under).max(1.0) / (nodes - 1.0).max(1.0)
+            } else {
+                1.0
+            };
+            nics.min(self.up_link(place) / (f64::from(place.leaf_groups.max(1)) * senders))
+        } else {
+            nics
+        };
+        whole * self.network
+    }
+    /// What a whole leaf reaches towards the spine.
+    fn up_link(&self, place: GroupPlace) -> f64 {
+        if let Some(link) = &self.cluster.fabric.up_link {
+            return self.calibration().reached(link);
+        }
+        let leaf = self.cluster.leaf(self.cluster.place(place.first).node);
+        let nic = self.link(place, Path::Leaf);
+        let share = self.calibration().reached(nic) / nic.bandwidth.get();
+        self.cluster.capacity(PhysicalLink::LeafUp(leaf)).get() * share
+    }
+    fn lane(&self, place: GroupPlace, path: Path, protocol: Option<&Protocol>, bandwidth: f64) -> Lane {
+        let link = self.link(place, path);
         match protocol {
             None => Lane { latency: link.latency.seconds(), bandwidth },
             Some(protocol) => {
@@ -154,45 +229,49 @@ impl Pricing<'_> {
                     Path::Host => protocol.host_step_us,
                     Path::Leaf | Path::Spine => protocol.network_step_us,
                 };
+                // A library's steps are those of a data centre; over a WAN the link's own latency is the longer.
+                let wan = path == Path::Spine && self.cluster.fabric.up_link.is_some();
+                let wire = if wan { link.latency.seconds() } else { 0.0 };
                 let cap = protocol.bandwidth_cap_gb_per_s.map_or(f64::INFINITY, |cap| cap * 1e9);
-                Lane { latency: step * 1e-6, bandwidth: (bandwidth * protocol.bandwidth_fraction).min(cap) }
+                Lane { latency: (step * 1e-6).max(wire), bandwidth: (bandwidth * protocol.bandwidth_fraction).min(cap) }
             }
         }
     }
 
     /// Seconds by formula, with the cheapest protocol.
-    pub(crate) fn formula(&self, kind: CollectiveKind, bytes: f64, place: GroupPlace, formula: Formula) -> f64 {
+    pub(crate) fn formula(&self, exchange: Exchange, formula: Formula) -> f64 {
         let protocols = &self.calibration().protocol;
         if protocols.is_empty() {
-            return self.with_protocol(kind, bytes, place, formula, None);
+            return self.with_protocol(exchange, formula, None);
         }
         protocols
             .iter()
-            .map(|protocol| self.with_protocol(kind, bytes, place, formula, Some(protocol)))
+            .map(|protocol| self.with_protocol(exchange, formula, Some(protocol)))
             .fold(f64::INFINITY, f64::min)
     }
 
-    fn with_protocol(
-        &self,
-        kind: CollectiveKind,
-        bytes: f64,
-        place: GroupPlace,
-        formula: Formula,
-        protocol: Option<&Protocol>,
-    ) -> f64 {
-        let inner = self.lane(place, Self::inner_path(place), protocol);
+    fn with_protocol(&self, exchange: Exchange, formula: Formula, protocol: Option<&Protocol>) -> f64 {
+        let Exchange { kind, bytes, place, crossing } = exchange;
+        let path = self.inner_path(place);
+        let inner = self.lane(place, path, protocol, self.inner_bandwidth(kind, place, path));
         let steps = steps(kind, place, formula);
         let (inside, between) = shares(kind, place, formula);
         let inner_time = bytes * inside / inner.bandwidth;
         let mut seconds = protocol.map_or(0.0, |protocol| protocol.base_us * 1e-6);
-        seconds += f64::from(steps.inside) * inner.latency;
+        // Messages of an all-to-all are under way together, where a library sends them.
+        let together = protocol.filter(|_| is_exchange(kind)).map(|protocol| protocol.peer_us * 1e-6);
+        let stepped = |steps: u32, latency: f64| match together {
+            Some(peer) if steps > 0 => latency + f64::from(steps - 1) * peer.min(latency),
+            Some(_) | None => f64::from(steps) * latency,
+        };
+        seconds += stepped(steps.inside, inner.latency);
         if place.nodes <= 1 {
             return seconds + inner_time;
         }
-        let outer = self.lane(place, place.path, protocol);
-        seconds += f64::from(steps.between) * outer.latency;
+        let outer = self.lane(place, place.path, protocol, self.outer_bandwidth(exchange));
+        seconds += stepped(steps.between, outer.latency);
         // All members of a node together, over all their NICs.
-        let outer_time = bytes * between * f64::from(place.per_node) / outer.bandwidth;
+        let outer_time = bytes * between * crossing * f64::from(place.per_node) / outer.bandwidth;
         seconds
             + match formula {
                 Formula::Ring | Formula::Tree => inner_time.max(outer_time),
@@ -201,9 +280,9 @@ impl Pricing<'_> {
     }
 
     /// The cheapest formula and its seconds.
-    pub(crate) fn cheapest(&self, kind: CollectiveKind, bytes: f64, place: GroupPlace) -> (Formula, f64) {
-        Formula::all(kind, place)
-            .map(|formula| (formula, self.formula(kind, bytes, place, formula)))
+    pub(crate) fn cheapest(&self, exchange: Exchange) -> (Formula, f64) {
+        Formula::all(exchange.kind, exchange.place)
+            .map(|formula| (formula, self.formula(exchange, formula)))
             .reduce(|best, next| if next.1 < best.1 { next } else { best })
             .expect("a ring always applies")
     }
@@ -220,143 +299,33 @@ impl Pricing<'_> {
     }
 
     /// Seconds of a collective, and on what they rest.
-    pub(crate) fn collective(
-        &self,
-        kind: CollectiveKind,
-        bytes: Bytes,
-        place: GroupPlace,
-        algorithm: CollectiveAlgorithm,
-    ) -> (f64, Basis) {
-        let size = bytes.get() as f64;
-        let explicit = self.chosen(kind, place, algorithm);
+    pub(crate) fn collective(&self, exchange: Exchange, algorithm: CollectiveAlgorithm) -> (f64, Basis) {
+        let explicit = self.chosen(exchange.kind, exchange.place, algorithm);
         if self.calibration().threads {
-            return self.between_threads(kind, size, place, explicit);
+            return self.between_threads(exchange, explicit);
         }
         let by_formula =
-            || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
-        let Some((seconds, basis)) = self.measured_or_fitted(kind, size, place) else {
-            return (by_formula(), Basis::Analytic);
+            || explicit.map_or_else(|| self.cheapest(exchange).1, |formula| self.formula(exchange, formula));
+        let Some((seconds, basis)) = self.measured_or_fitted(exchange) else {
+            return (by_formula(), self.formula_basis(exchange.place));
         };
         // What was measured is the algorithm that the library chose; another one costs in proportion to its formula.
-        let penalty = explicit.map_or(1.0, |_| by_formula() / self.cheapest(kind, size, place).1);
+        let penalty = explicit.map_or(1.0, |_| by_formula() / self.cheapest(exchange).1);
         (seconds * penalty, basis)
     }
 
-    /// Inside one domain: the measured curve of just these members, else a fit.
-    fn measured_or_fitted(&self, kind: CollectiveKind, size: f64, place: GroupPlace) -> Option<(f64, Basis)> {
-        if place.nodes > 1 || place.path != Path::Domain {
-            return None;
-        }
-        let link = &self.link(place, Path::Domain).name;
-        let mut curves = self.prepared.collectives.iter();
-        if let Some(found) = curves.find(|of| of.kind == kind && of.ranks == place.ranks && of.link == *link) {
-            let (seconds, exactly) = found.curve.at(size);
-            return Some((seconds, if exactly { Basis::Measured } else { Basis::Interpolated }));
-        }
-        let fit = self.fit(kind, link, place.ranks)?;
-        let basis = if fit.rows == 0 { Basis::Analytic } else { Basis::Interpolated };
-        Some((fitted(fit, kind, size, place.ranks), basis))
-    }
-
-    fn fit(&self, kind: CollectiveKind, link: &str, ranks: u32) -> Option<&CollectiveFit> {
-        self.calibration()
-            .collective_fit
-            .iter()
-            .filter(|fit| fit.link == link && fit.from_ranks <= ranks)
-            .filter(|fit| kind == CollectiveKind::AllReduce || !fit.all_reduce_only)
-            .max_by_key(|fit| fit.from_ranks)
-    }
-
-    /// Between CPU threads: the measured curve of copies and sums in shared memory; over an emulated link its own time,
-    /// behind which the copies happen, so that the longer of the two counts.
-    fn between_threads(
-        &self,
-        kind: CollectiveKind,
-        size: f64,
-        place: GroupPlace,
-        explicit: Option<Formula>,
-    ) -> (f64, Basis) {
-        let shared = self.measured_collective(kind, size, place.ranks);
-        let link = self.link(place, if place.nodes > 1 { place.path } else { Self::inner_path(place) });
-        let emulated =
-            || explicit.map_or_else(|| self.cheapest(kind, size, place).1, |f| self.formula(kind, size, place, f));
-        match shared {
-            Some((seconds, basis)) if link.name == SHARED_MEMORY => (seconds + self.exchange(place.first), basis),
-            Some((seconds, _)) => (seconds.max(emulated()), Basis::Interpolated),
-            None => (emulated(), Basis::Analytic),
-        }
+    /// A formula over links of which something is known is analytic; over links that are taken at their word, assumed.
+    fn formula_basis(&self, place: GroupPlace) -> Basis {
+        let path = if place.nodes > 1 { Path::Leaf } else { self.inner_path(place) };
+        let link = self.link(place, path);
+        let calibration = self.calibration();
+        let known = link.efficiency.is_some() || calibration.link.iter().any(|row| row.link == link.name);
+        if known && !calibration.protocol.is_empty() { Basis::Analytic } else { Basis::Assumed }
     }
 
     /// What an exchange in shared memory takes in training beyond its curve, in seconds.
-    fn exchange(&self, device: DeviceId) -> f64 {
+    fn exchange_overhead(&self, device: DeviceId) -> f64 {
         let kind = self.cluster.device_kind(self.cluster.place(device).device_kind);
         self.calibration().in_training.of(kind.slowdown).exchange_us * 1e-6
     }
-
-    /// Between measured curves of one kind: that of `ranks`, else linear in the ranks between the neighbours, else in
-    /// proportion to the nearest.
-    fn measured_collective(&self, kind: CollectiveKind, size: f64, ranks: u32) -> Option<(f64, Basis)> {
-        let mut below: Option<(u32, f64, bool)> = None;
-        let mut above: Option<(u32, f64, bool)> = None;
-        let of_kind = self.prepared.collectives.iter().filter(|of| of.kind == kind && of.link == SHARED_MEMORY);
-        for measured in of_kind {
-            let (seconds, exactly) = measured.curve.at(size);
-            if measured.ranks <= ranks && below.is_none_or(|best| measured.ranks > best.0) {
-                below = Some((measured.ranks, seconds, exactly));
-            }
-            if measured.ranks >= ranks && above.is_none_or(|best| measured.ranks < best.0) {
-                above = Some((measured.ranks, seconds, exactly));
-            }
-        }
-        Some(match (below?, above) {
-            ((at, seconds, exactly), _) if at == ranks => {
-                (seconds, if exactly { Basis::Measured } else { Basis::Interpolated })
-            }
-            ((low, from, _), Some((high, to, _))) => {
-                let along = f64::from(ranks - low) / f64::from(high - low);
-                (from + (to - from) * along, Basis::Interpolated)
-            }
-            ((low, seconds, _), None) => (seconds * f64::from(ranks) / f64::from(low), Basis::Interpolated),
-        })
-    }
-
-    /// Seconds of a message over a path, and on what they rest.
-    pub(crate) fn message(&self, bytes: Bytes, from: DeviceId, path: Path) -> (f64, Basis) {
-        let link = self.cluster.link_of_path(from, path);
-        let size = bytes.get() as f64;
-        let calibration = self.calibration();
-        let plain = link.latency.seconds() + size / (link.bandwidth.get() * calibration.efficiency(&link.name));
-        if calibration.threads {
-            let copy = self.prepared.copies.as_ref().map(|curve| curve.at(size));
-            return match (copy, path == Path::Local || link.name == SHARED_MEMORY) {
-                (Some((seconds, true)), true) => (seconds + self.exchange(from), Basis::Measured),
-                (Some((seconds, false)), true) => (seconds + self.exchange(from), Basis::Interpolated),
-                (Some((seconds, _)), false) => (seconds.max(plain), Basis::Interpolated),
-                (None, _) => (plain, Basis::Analytic),
-            };
-        }
-        if path == Path::Local {
-            // Read once, written once.
-            let kind = self.cluster.device_kind(self.cluster.place(from).device_kind);
-            return (2.0 * size / kind.memory_bandwidth.get(), Basis::Analytic);
-        }
-        match calibration.message_fit.iter().find(|fit| fit.link == link.name) {
-            None => (plain, Basis::Analytic),
-            Some(fit) => {
-                let seconds = fit.overhead_us * 1e-6
-                    + size / (link.bandwidth.get() * fit.bandwidth_fraction)
-                    + fit.root_us_per_sqrt_mib * 1e-6 * (size / MIB).sqrt();
-                (seconds, if fit.rows == 0 { Basis::Analytic } else { Basis::Interpolated })
-            }
-        }
-    }
-}
-
-const MIB: f64 = 1_048_576.0;
-
-fn fitted(fit: &CollectiveFit, kind: CollectiveKind, size: f64, ranks: u32) -> f64 {
-    let share = if kind == CollectiveKind::AllReduce { 1.0 } else { 0.5 };
-    let factor = f64::from(hops(kind, ranks)) / f64::from(ranks.max(1));
-    let slow = fit.overhead_us_per_rank * f64::from(ranks) + fit.root_us_per_sqrt_mib * (size / MIB).sqrt();
-    slow * 1e-6 * share + size * factor / (fit.bus_gb_per_s * 1e9)
 }

@@ -232,6 +232,8 @@ fn calibration(sorted: Sorted, name: &str) -> Calibration {
         name: name.to_owned(),
         device: "one CPU core as one worker".to_owned(),
         source: source.to_owned(),
+        generation: None,
+        spread: None,
         threads: true,
         dispatch: Dispatch { instruction_us: median(&ordered(&sorted.dispatch)).unwrap_or(0.0), launch_us: 0.0 },
         interference: Interference::default(),
@@ -243,7 +245,9 @@ fn calibration(sorted: Sorted, name: &str) -> Calibration {
         protocol: Vec::new(),
         collective_fit: Vec::new(),
         message_fit: Vec::new(),
+        host: None,
         measured: Some(Measured {
+            precision: Precision::Fp32,
             matrix_products: sorted.products,
             attention_forward,
             attention_backward,
@@ -252,7 +256,13 @@ fn calibration(sorted: Sorted, name: &str) -> Calibration {
             collectives: sorted
                 .collectives
                 .into_iter()
-                .map(|((kind, ranks), points)| CollectivePoints { link: SHARED_MEMORY.to_owned(), kind, ranks, points })
+                .map(|((kind, ranks), points)| CollectivePoints {
+                    link: SHARED_MEMORY.to_owned(),
+                    kind,
+                    ranks,
+                    nodes: 1,
+                    points,
+                })
                 .collect(),
         }),
     }
@@ -269,6 +279,8 @@ fn assumed_product() -> MatrixProduct {
         memory_efficiency: 0.8,
         tile_m: 8,
         tile_n: 16,
+        grouped_utilisation: None,
+        alignment: Vec::new(),
         rows: 0,
         source: ASSUMED.to_owned(),
     }
@@ -283,6 +295,10 @@ fn assumed_attention() -> Attention {
         block: 64,
         score_bytes: 0.0,
         score_bytes_backward: 0.0,
+        elementary_score_bytes: None,
+        elementary_score_bytes_backward: None,
+        alignment: Vec::new(),
+        precision: None,
         rows: 0,
         source: ASSUMED.to_owned(),
     }

@@ -5,6 +5,8 @@
 //!
 //! A [`CostModel`] prices compute, collectives and messages on one [`ir::Cluster`] from [`Calibration`]s (plain data,
 //! TOML) or a [`PassTable`]; [`fit`] makes a calibration from an executor's measurements; [`memory`] counts bytes.
+//! What a software [`Stack`] adds comes from a catalog of [`Stacks`] with declared fallbacks; how far a price may be off is
+//! [`CostModel::spread`], what of it was never measured [`CostModel::assumptions`].
 //! Times are whole nanoseconds, at least one, and equal on all machines (`libm`, fixed order of sums).
 //!
 //! ```
@@ -17,6 +19,7 @@
 //! #     name: name.to_owned(),
 //! #     bandwidth: BytesPerSecond::new(1e10).unwrap(),
 //! #     latency: SimDuration::from_nanoseconds(1000),
+//! #     efficiency: None,
 //! # };
 //! # let core = DeviceKind {
 //! #     name: "core".to_owned(),
@@ -26,7 +29,9 @@
 //! #     memory_bandwidth: BytesPerSecond::new(1e10).unwrap(),
 //! #     multiprocessors: 1,
 //! #     slowdown: 1.0,
+//! #     tdp_watts: None,
 //! #     usd_per_hour: None,
+//! #     price_source: None,
 //! #     source: "an example".to_owned(),
 //! # };
 //! # let node = NodeKind {
@@ -42,7 +47,7 @@
 //! #     device_kinds: vec![core],
 //! #     node_kinds: vec![node],
 //! #     groups: vec![NodeGroup { kind: NodeKindId::new(0), count: 1 }],
-//! #     fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+//! #     fabric: Fabric::one_switch(),
 //! # };
 //! # let text = include_str!("../../catalog/calibration/cpu.toml");
 //! let model = CostModel::new(cluster, vec![Calibration::from_toml(text, "cpu.toml").unwrap()]).unwrap();
@@ -67,17 +72,20 @@ mod pass_table;
 mod place;
 mod prices;
 mod shapes;
+mod stack;
 #[cfg(test)]
 mod tests;
 
 pub use calibration::{
-    Attention, Calibration, CollectiveFit, CollectivePoints, Composition, Dispatch, InTraining, Interference,
-    LinkEfficiency, MatrixProduct, Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints, StreamingRate,
+    Alignment, Attention, Calibration, CollectiveFit, CollectivePoints, Composition, Dispatch, Host, InTraining,
+    Interference, LinkEfficiency, MatrixProduct, Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints,
+    StreamingRate,
 };
 pub use collective::Steps;
 pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
-pub use model::{Basis, CostModel, Priced};
+pub use model::{Basis, CostModel, NINETY_PERCENT, Priced, deduplicated, exposed, interval};
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;
+pub use stack::{ClassRow, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow, Stacks, Widening};

@@ -1,312 +1,224 @@
 //! Counts to bytes of memory: what one rank holds.
 //!
 //! What the passes of a unit keep for each other is one table, [`kept_tensors`]; everything else here sums parts of it.
-//! `T` is the microbatch's tokens, `R` those of the residual stream on this rank (`T/t` under sequence parallelism), `h`
+//! `T` is the microbatch's tokens on this rank, `R` those of its residual stream (`T/t` under sequence parallelism), `h`
 //! the hidden width, `b` the bytes of the precision, `q`, `qkv` and `ffn` this rank's widths.
 //!
 //! For a GPT layer without dropout, 16-bit and fused attention the table sums to `(8h + 24h/t) T` bytes, which is the
-//! 34h of Korthikanti et al. (2022) without their two dropout masks (2h). Tensors that an all-gather makes (the inputs and
-//! output gradients of sequence-parallel units) are communication buffers and not counted here, except where they stay
-//! for a later pass.
+//! 34h of Korthikanti et al. (2022) without their two dropout masks (2h).
 
-use ir::counts::{Shape, bytes_of, chunk_parameters, gradient_bytes, parameter_bytes};
-use ir::program::{Chunk, Pass, Unit, UnitRange};
-use ir::{AttentionKernel, Bytes, DeviceKind, NormKind, Precision, Recompute, ZeroStage};
+use ir::counts::{
+    Shape, UnitKind, accumulated_gradient_bytes, bytes_of, held_parameters, parameter_bytes, unit_counts,
+};
+use ir::program::{Chunk, Pass, UnitRange};
+use ir::{Bytes, DeviceKind, GradientFormat, Recompute, ZeroStage};
 
-/// When a kept tensor is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// Whatever is recomputed: the input of a layer, or of a part that is never recomputed.
-    Always,
-    /// Unless whole layers are recomputed.
-    UnlessFull,
-    /// Only if the attention core is not recomputed.
-    Core,
-}
+mod kept;
+mod sizes;
+mod workspace;
 
-/// A tensor that a forward pass makes and a backward pass reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeptTensor {
-    /// Its name.
-    pub name: &'static str,
-    /// Its size on one rank.
-    pub bytes: Bytes,
-    /// When it is kept.
-    pub keep: Keep,
-}
+pub use kept::{Keep, KeptTensor, kept_tensors};
+use kept::{is_kept, sum_of_kept};
 
-/// What one unit's passes keep for each other, of one microbatch on one rank.
-#[must_use]
-pub fn kept_tensors(shape: Shape<'_>, unit: Unit) -> Vec<KeptTensor> {
-    let sizes = Sizes::of(shape);
-    let tensor = |name, bytes, keep| KeptTensor { name, bytes: Bytes::new(bytes), keep };
-    let (residual, statistics) = (sizes.residual(), sizes.rows * sizes.norm_statistics);
-    match unit {
-        // The gradient is added to the rows of these tokens.
-        Unit::Embedding => vec![tensor("token ids", sizes.tokens * 4, Keep::Always)],
-        // The input and its statistics give the gradient of the norm; full recomputation starts from this input.
-        Unit::AttentionNorm(_) => {
-            vec![tensor("layer input", residual, Keep::Always), tensor("norm statistics", statistics, Keep::UnlessFull)]
-        }
-        Unit::MlpNorm(_) => {
-            vec![
-                tensor("norm input", residual, Keep::UnlessFull),
-                tensor("norm statistics", statistics, Keep::UnlessFull),
-            ]
-        }
-        Unit::Attention(_) => vec![
-            // Weight gradient of the query, key and value projections; the shard only, where it is gathered again.
-            tensor("normed input", residual, Keep::UnlessFull),
-            // Gradient of the core.
-            tensor("queries, keys, values", sizes.wide(sizes.qkv), Keep::UnlessFull),
-            // Gradient of the core, and weight gradient of the output projection.
-            tensor("attention output", sizes.wide(sizes.query), Keep::UnlessFull),
-            tensor("attention probabilities", sizes.core, Keep::Core),
-        ],
-        Unit::Mlp(_) => vec![
-            tensor("normed input", residual, Keep::UnlessFull),
-            // Gradient of the activation.
-            tensor("activation input", sizes.wide(sizes.mlp_inputs * sizes.ffn), Keep::UnlessFull),
-            // Weight gradient of the last matrix.
-            tensor("activation output", sizes.wide(sizes.ffn), Keep::UnlessFull),
-        ],
-        // The head's units are never recomputed.
-        Unit::FinalNorm => {
-            vec![tensor("norm input", residual, Keep::Always), tensor("norm statistics", statistics, Keep::Always)]
-        }
-        Unit::Head => vec![tensor("normed input", residual, Keep::Always)],
-        Unit::Loss => vec![tensor("logarithm of the sum", sizes.tokens * 4, Keep::Always)],
-    }
-}
-
-/// Sizes that the tables share.
-struct Sizes {
-    tokens: u64,
-    rows: u64,
-    hidden: u64,
-    element: u64,
-    query: u64,
-    qkv: u64,
-    ffn: u64,
-    mlp_inputs: u64,
-    norm_statistics: u64,
-    /// Probabilities (plain) or the logarithm of each query's sum (fused).
-    core: u64,
-    sequence_parallel: bool,
-}
-
-impl Sizes {
-    fn of(shape: Shape<'_>) -> Self {
-        let (model, workload) = (shape.model, shape.workload);
-        let heads = u64::from(model.heads).div_ceil(shape.tensor());
-        Self {
-            tokens: shape.tokens(),
-            rows: shape.residual_tokens(),
-            hidden: u64::from(model.hidden),
-            element: workload.precision.bytes(),
-            query: shape.rank_query_width(),
-            qkv: shape.rank_query_width() + 2 * shape.rank_kv_width(),
-            ffn: shape.rank_ffn(),
-            mlp_inputs: model.mlp_inputs(),
-            norm_statistics: match model.norm {
-                NormKind::RmsNorm => 4,
-                NormKind::LayerNorm => 8,
-            },
-            core: match workload.attention {
-                AttentionKernel::Fused => bytes_of([shape.tokens(), heads, 4]).get(),
-                AttentionKernel::Plain => {
-                    let length = u64::from(workload.sequence_length);
-                    bytes_of([shape.tokens(), length, heads, workload.precision.bytes()]).get()
-                }
-            },
-            sequence_parallel: shape.layout.sequence_parallel && shape.layout.tensor > 1,
-        }
-    }
-    /// `[T, width]`.
-    fn wide(&self, width: u64) -> u64 {
-        bytes_of([self.tokens, width, self.element]).get()
-    }
-    /// The residual stream on this rank, `[R, h]`.
-    fn residual(&self) -> u64 {
-        bytes_of([self.rows, self.hidden, self.element]).get()
-    }
-    /// A gathered input that stays beside its shard; nothing without sequence parallelism.
-    fn gathered(&self) -> u64 {
-        if self.sequence_parallel { self.wide(self.hidden) } else { 0 }
-    }
-}
-
-const fn is_kept(keep: Keep, recompute: Recompute) -> bool {
-    match (keep, recompute) {
-        (Keep::Always, _) | (Keep::UnlessFull | Keep::Core, Recompute::None) => true,
-        (Keep::UnlessFull, Recompute::Selective) => true,
-        (Keep::Core, Recompute::Selective) | (Keep::UnlessFull | Keep::Core, Recompute::Full) => false,
-    }
-}
-
-fn sum_of_kept(shape: Shape<'_>, unit: Unit, wanted: impl Fn(Keep) -> bool) -> Bytes {
-    kept_tensors(shape, unit).into_iter().filter(|tensor| wanted(tensor.keep)).map(|tensor| tensor.bytes).sum()
-}
-
-/// Sums a count over the units of a range; equal layers are counted once.
-fn over_units(chunk: &Chunk, units: UnitRange, of: impl Fn(Unit) -> Bytes) -> Bytes {
-    crate::prices::class_counts(chunk, units)
-        .into_iter()
-        .zip(crate::prices::CLASSES)
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, unit)| of(unit) * u64::from(count))
-        .sum()
+/// Sums a count over the units of a range: of those that the chunk's recomputation concerns, and of the others. Equal units
+/// are counted once.
+fn over_units(shape: Shape<'_>, chunk: &Chunk, units: UnitRange, of: impl Fn(UnitKind, Recompute) -> Bytes) -> Bytes {
+    parts(shape, chunk, units).map(|(kind, recompute, count)| of(kind, recompute) * u64::from(count)).sum()
 }
 
 /// The largest of a count over the units of a range.
-fn largest_of_units(chunk: &Chunk, units: UnitRange, of: impl Fn(Unit) -> Bytes) -> Bytes {
-    crate::prices::class_counts(chunk, units)
-        .into_iter()
-        .zip(crate::prices::CLASSES)
-        .filter(|(count, _)| *count > 0)
-        .map(|(_, unit)| of(unit))
-        .max()
-        .unwrap_or(Bytes::ZERO)
+fn largest(shape: Shape<'_>, chunk: &Chunk, units: UnitRange, of: impl Fn(UnitKind, Recompute) -> Bytes) -> Bytes {
+    parts(shape, chunk, units).map(|(kind, recompute, _)| of(kind, recompute)).max().unwrap_or(Bytes::ZERO)
 }
 
-/// Parameters that one rank holds of a chunk (its part of each matrix; norms whole; padded vocabulary).
-/// A tied head on another chunk than the embedding holds its own copy.
+/// Kinds of units in a range, what is computed again of them, and how many there are.
+fn parts(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> impl Iterator<Item = (UnitKind, Recompute, u32)> {
+    let counts = unit_counts(shape.model, chunk, units);
+    let half = |counts: [u32; UnitKind::COUNT], recompute| {
+        UnitKind::ALL.into_iter().zip(counts).map(move |(kind, count)| (kind, recompute, count))
+    };
+    half(counts.recomputed, chunk.recompute)
+        .chain(half(counts.kept, Recompute::None))
+        .filter(|(_, _, count)| *count > 0)
+}
+
+/// Parameters that one rank holds of a chunk before any sharding (its part of each matrix, its experts; norms whole; padded
+/// vocabulary). A tied head on another chunk than the embedding holds its own copy.
 #[must_use]
 pub fn parameters(shape: Shape<'_>, chunk: &Chunk) -> u64 {
-    chunk_parameters(shape, chunk)
+    held_parameters(shape, chunk, chunk.all_units()).total()
 }
 
-/// Parameters whose optimizer state one rank holds: all of them, or its part under ZeRO-1 (rounded up).
+/// Parameters that one rank steps: all of them under ZeRO-0, else its part, of experts over the ranks that hold the same
+/// ones (each rounded up).
 #[must_use]
 pub fn stepped_parameters(shape: Shape<'_>, chunk: &Chunk) -> u64 {
-    match shape.layout.zero {
-        ZeroStage::Zero0 => parameters(shape, chunk),
-        ZeroStage::Zero1 => parameters(shape, chunk).div_ceil(u64::from(shape.layout.data.max(1))),
-    }
+    let held = held_parameters(shape, chunk, chunk.all_units());
+    let over = |parameters: u64, ranks: u32| parameters.div_ceil(u64::from(ranks.max(1)));
+    over(held.common, shape.layout.shard()) + over(held.experts, shape.layout.expert_shard())
 }
 
-/// Weights, gradients and optimizer state of `parameters` held and `stepped` stepped parameters.
+/// Weights, gradients and optimizer state that stay on the device through an iteration, of `parameters` held and `stepped`
+/// stepped parameters (of all chunks of the rank).
 ///
-/// Half precision: weights 2, gradients 4 (accumulated in FP32), and 12 of each stepped one (FP32 master weight and two
-/// moments): Megatron-LM with its distributed optimizer. FP32: 4, 4 and 8.
+/// | | weights | gradients | optimizer |
+/// |---|---|---|---|
+/// | half precision | 2 | 2 or 4, as the recipe says | 12 of each stepped: FP32 weight and two moments |
+/// | FP32, TF32 | 4 | 4 | 8 |
+/// | ZeRO-3, FP32 gradients (FSDP) | 4, the FP32 weight itself | 4 | 8 |
+///
+/// ZeRO-2 and 3 hold the gradients of stepped parameters only, ZeRO-3 their weights only; what is gathered or not yet
+/// scattered is a buffer of the program. An optimizer in host memory holds nothing here. So Megatron-LM's distributed
+/// optimizer has `2 + 4 + 12/d` bytes, DeepSpeed's ZeRO-1 `2 + 2 + 12/d`, FSDP `16/d`.
 #[must_use]
 pub fn state(shape: Shape<'_>, parameters: u64, stepped: u64) -> (Bytes, Bytes, Bytes) {
-    let optimizer = match shape.workload.precision {
-        Precision::Fp32 => 8,
-        Precision::Fp16 | Precision::Bf16 => 12,
+    let (zero, half) = (shape.layout.zero, shape.workload.precision.is_half());
+    let single = zero == ZeroStage::Zero3 && shape.workload.recipe.gradients == GradientFormat::Fp32;
+    let weights = match zero {
+        ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => parameter_bytes(shape, parameters),
+        ZeroStage::Zero3 if single => bytes_of([stepped, 4]),
+        ZeroStage::Zero3 => parameter_bytes(shape, stepped),
     };
-    (parameter_bytes(shape, parameters), gradient_bytes(parameters), Bytes::new(stepped * optimizer))
+    let gradients = match zero {
+        ZeroStage::Zero0 | ZeroStage::Zero1 => accumulated_gradient_bytes(shape, parameters),
+        ZeroStage::Zero2 | ZeroStage::Zero3 => accumulated_gradient_bytes(shape, stepped),
+    };
+    let each = match (shape.layout.sharing.offload_optimizer, half && !single) {
+        (true, _) => 0,
+        (false, true) => 12,
+        (false, false) => 8,
+    };
+    (weights, gradients, bytes_of([stepped, each]))
 }
 
 /// What a forward pass over `units` of a chunk keeps for the backward pass, of one microbatch, given the chunk's
-/// recomputation (with [`ir::Recompute::Full`] only the input of each layer). The logits are not in it.
+/// recomputation (with [`ir::Recompute::Full`] only the input of each layer that it concerns). The logits are not in it.
 #[must_use]
 pub fn kept(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    over_units(chunk, units, |unit| sum_of_kept(shape, unit, |keep| is_kept(keep, chunk.recompute)))
+    over_units(shape, chunk, units, |kind, recompute| sum_of_kept(shape, kind, |keep| is_kept(keep, recompute)))
 }
 
 /// What a recomputation of `units` brings back until the backward pass has used it: all that full recomputation threw
 /// away. Selective recomputation works inside the backward pass: see [`workspace`].
 #[must_use]
 pub fn recomputed(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    match chunk.recompute {
-        Recompute::None | Recompute::Selective => Bytes::ZERO,
-        Recompute::Full => over_units(chunk, units, |unit| sum_of_kept(shape, unit, |keep| keep != Keep::Always)),
-    }
+    over_units(shape, chunk, units, |kind, recompute| match recompute {
+        Recompute::None | Recompute::Selective | Recompute::Operations => Bytes::ZERO,
+        Recompute::Full => sum_of_kept(shape, kind, |keep| keep != Keep::Always),
+    })
 }
 
 /// What a split backward pass leaves from `BackwardInput` for `BackwardWeight`, beyond what was kept: the gradient of
 /// each matrix's and norm's output, and inputs gathered again. The logits' gradient is in the logits' buffer.
 #[must_use]
 pub fn left_for_weights(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    over_units(chunk, units, |unit| Bytes::new(left_by_unit(&Sizes::of(shape), unit)))
-}
-
-fn left_by_unit(sizes: &Sizes, unit: Unit) -> u64 {
-    match unit {
-        Unit::Embedding => sizes.wide(sizes.hidden),
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => sizes.residual(),
-        Unit::Attention(_) => sizes.wide(sizes.hidden) + sizes.wide(sizes.qkv) + sizes.gathered(),
-        Unit::Mlp(_) => sizes.wide(sizes.hidden) + sizes.wide(sizes.mlp_inputs * sizes.ffn) + sizes.gathered(),
-        Unit::Head => sizes.gathered(),
-        Unit::Loss => 0,
-    }
+    over_units(shape, chunk, units, |kind, _| Bytes::new(workspace::left(shape, kind)))
 }
 
 /// What one instruction needs only while it runs: that of its most demanding unit. Forward: what the unit makes and does
-/// not keep, and its output. Backward: the gradients inside the unit, of its input and of the residual stream, and the
-/// attention core that selective recomputation brings back.
+/// not keep, its output, and its input gathered from sequence-parallel ranks. Backward: the gradients inside the unit, of
+/// its input and of the residual stream, what it gathers again, and the attention core that selective recomputation brings
+/// back.
 #[must_use]
 pub fn workspace(shape: Shape<'_>, chunk: &Chunk, pass: Pass, units: UnitRange) -> Bytes {
-    let sizes = Sizes::of(shape);
     match pass {
-        Pass::Forward => largest_of_units(chunk, units, |unit| {
-            sum_of_kept(shape, unit, |keep| !is_kept(keep, chunk.recompute)) + Bytes::new(output(&sizes, unit))
+        Pass::Forward => largest(shape, chunk, units, |kind, recompute| {
+            sum_of_kept(shape, kind, |keep| !is_kept(keep, recompute)) + Bytes::new(workspace::forward(shape, kind))
         }),
-        Pass::Recompute => largest_of_units(chunk, units, |unit| Bytes::new(output(&sizes, unit))),
+        Pass::Recompute => largest(shape, chunk, units, |kind, _| Bytes::new(workspace::forward(shape, kind))),
         Pass::BackwardInput => {
-            largest_of_units(chunk, units, |unit| Bytes::new(gradients(&sizes, shape, chunk.recompute, unit)))
+            largest(shape, chunk, units, |kind, recompute| Bytes::new(workspace::gradients(shape, kind, recompute)))
         }
-        Pass::Backward => largest_of_units(chunk, units, |unit| {
-            Bytes::new(
-                gradients(&sizes, shape, chunk.recompute, unit) + left_by_unit(&sizes, unit) - regathered(&sizes, unit),
-            )
+        Pass::Backward => largest(shape, chunk, units, |kind, recompute| {
+            Bytes::new(workspace::gradients(shape, kind, recompute) + workspace::left(shape, kind))
         }),
         Pass::BackwardWeight => Bytes::ZERO,
     }
 }
 
-/// The part of what is left that an all-gather made, which is a communication buffer while one pass holds it.
-fn regathered(sizes: &Sizes, unit: Unit) -> u64 {
-    match unit {
-        Unit::Attention(_) | Unit::Mlp(_) | Unit::Head => sizes.gathered(),
-        Unit::Embedding | Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm | Unit::Loss => 0,
-    }
-}
-
-fn output(sizes: &Sizes, unit: Unit) -> u64 {
-    match unit {
-        Unit::Embedding | Unit::Attention(_) | Unit::Mlp(_) => sizes.wide(sizes.hidden),
-        // A norm's output is the body's kept input; the logits have their own buffer.
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm | Unit::Head | Unit::Loss => 0,
-    }
-}
-
-fn gradients(sizes: &Sizes, shape: Shape<'_>, recompute: Recompute, unit: Unit) -> u64 {
-    let residual = sizes.residual();
-    match unit {
-        Unit::Embedding | Unit::Loss => 0,
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => residual,
-        Unit::Attention(_) => {
-            let again = if matches!(recompute, Recompute::Selective) { sizes.core } else { 0 };
-            let scores = match shape.workload.attention {
-                AttentionKernel::Plain => sizes.core,
-                AttentionKernel::Fused => 0,
-            };
-            residual + sizes.wide(sizes.hidden) + sizes.wide(sizes.query) + again + scores
-        }
-        Unit::Mlp(_) => residual + sizes.wide(sizes.hidden) + sizes.wide(sizes.ffn),
-        Unit::Head => sizes.wide(sizes.hidden),
-    }
-}
-
 /// Logits of one microbatch and what the loss keeps of them, on one rank; zero where the chunk has no head.
 ///
-/// FP32: 4 bytes of each, the gradient in place. Half precision: 10 (the logits, an FP32 copy, the FP32 gradient), which
-/// is what fits published peaks of Megatron-LM's sharded cross-entropy (9.9).
+/// Half precision: 10 bytes of each (the logits, an FP32 copy, the FP32 gradient), which is what fits published peaks of
+/// Megatron-LM's sharded cross-entropy (9.9); 16 where the loss is not fused (shifted FP32 copies and the logarithm of the
+/// softmax too). FP32: 4, the gradient in place; 12.
+///
+/// A loss that is not sharded has them of the whole vocabulary, beside the rank's own part, the parts that it gathered and
+/// their concatenation (of elementary kernels in FP32): published runs with such a loss ran out of memory where 16 bytes
+/// leave tens of gigabytes, with several tensor ranks only.
 #[must_use]
 pub fn logits(shape: Shape<'_>, chunk: &Chunk) -> Bytes {
-    let each = match shape.workload.precision {
-        Precision::Fp32 => 4,
-        Precision::Fp16 | Precision::Bf16 => 10,
+    if !chunk.head {
+        return Bytes::ZERO;
+    }
+    let (recipe, element) = (&shape.workload.recipe, shape.workload.precision.bytes());
+    let each = match (shape.workload.precision.is_half(), recipe.fused_loss) {
+        (true, true) => 10,
+        (true, false) => 16,
+        (false, true) => 4,
+        (false, false) => 12,
     };
-    if chunk.head { bytes_of([shape.tokens(), shape.rank_vocabulary(), each]) } else { Bytes::ZERO }
+    let (own, gathered) = match (recipe.sharded_loss || shape.tensor() == 1, recipe.fused_loss) {
+        (true, _) => (0, 0),
+        (false, true) => (element, 2 * element),
+        (false, false) => (element, 2 * 4),
+    };
+    bytes_of([shape.tokens(), shape.loss_vocabulary(), each + gathered])
+        + bytes_of([shape.tokens(), shape.rank_vocabulary(), own])
 }
 
-/// What the runtime takes for itself on a device (context, communication libraries, allocator slack): 2 GiB of a GPU,
-/// between the 0.5 GiB of the context alone and the 3 GiB that allocators of published runs had reserved; nothing of a
-/// CPU worker (one multiprocessor), whose runtime is its process's.
+/// Whose figure a peak of memory is. The three differ by gigabytes, so a comparison names its kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum MemoryKind {
+    /// Tensors alone (`torch.cuda.max_memory_allocated`).
+    Allocated,
+    /// What the framework's allocator holds (`max_memory_reserved`): tensors, and what it could not use again.
+    Reserved,
+    /// What the driver counts for the process (`nvidia-smi`): the context, communication libraries and the allocator too.
+    Driver,
+}
+
+impl MemoryKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::Allocated, Self::Reserved, Self::Driver];
+    /// Its name in text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Reserved => "reserved",
+            Self::Driver => "driver",
+        }
+    }
+    /// The one of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// What a peak has beyond weights, state, activations and buffers, as that kind of figure counts it: 0.5 GiB of workspaces
+/// of matrix libraries among allocated tensors; 2 GiB (published peaks lie 1 to 3 above) of what an allocator holds; 9.5
+/// GiB (10 GB) of what a driver shows. Nothing of a CPU worker (one multiprocessor), whose runtime is its process's.
 #[must_use]
-pub const fn reserve(device: &DeviceKind) -> Bytes {
-    if device.multiprocessors <= 1 { Bytes::ZERO } else { Bytes::from_gib(2) }
+pub const fn reserve(device: &DeviceKind, kind: MemoryKind) -> Bytes {
+    if device.multiprocessors <= 1 {
+        return Bytes::ZERO;
+    }
+    match kind {
+        MemoryKind::Allocated => Bytes::new(1 << 29),
+        MemoryKind::Reserved => Bytes::from_gib(2),
+        MemoryKind::Driver => Bytes::new(19 << 29),
+    }
+}
+
+/// What a figure of a kind shows at a peak, of bytes that stay through an iteration (weights, state) and of those that come
+/// and go (activations, buffers): their sum and [`reserve`]. A driver also shows what the allocator could not use again, a
+/// quarter of what comes and goes: BLOOM's 45 runs show 1.27 times the inputs that full recomputation keeps.
+#[must_use]
+pub fn shown(device: &DeviceKind, kind: MemoryKind, resident: Bytes, passing: Bytes) -> Bytes {
+    let unused = match kind {
+        MemoryKind::Driver if device.multiprocessors > 1 => Bytes::new(passing.get() / 4),
+        MemoryKind::Allocated | MemoryKind::Reserved | MemoryKind::Driver => Bytes::ZERO,
+    };
+    resident + passing + unused + reserve(device, kind)
 }

@@ -1,14 +1,21 @@
 //! The cost model: one operation on one device to a duration.
 
-use ir::counts::{Kernel, Shape, Streaming, gradient_norm_bytes, optimizer_bytes};
+use ir::counts::{Kernel, Shape, Streaming, UnitKind, gradient_norm_bytes, optimizer_bytes, unit_counts};
 use ir::program::{Chunk, CollectiveKind, Pass, Program, UnitRange};
-use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Precision, Problem, SimDuration};
+use ir::{
+    Axis, Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Model, Precision, Problem, Recompute, SimDuration,
+    Workload,
+};
 
 use crate::calibration::Calibration;
-use crate::collective::{self, Formula, Pricing, Steps};
-use crate::compute::{Prepared, nanoseconds};
-use crate::prices::{CLASSES, Prices, class_counts, kind_prices, total};
-use crate::{GroupPlace, PassTable};
+use crate::collective::{self, Exchange, Formula, Pricing, Steps};
+use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
+use crate::prices::{Prices, begins, kind_prices, total};
+use crate::{GroupPlace, PassTable, Stack, StackConstants};
+
+mod trust;
+
+pub use trust::{NINETY_PERCENT, interval};
 
 /// On what a duration rests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,8 +24,10 @@ pub enum Basis {
     Measured,
     /// Between measured points, or from a fit of them.
     Interpolated,
-    /// From a formula.
+    /// From a formula over known constants.
     Analytic,
+    /// From constants that nothing was measured for.
+    Assumed,
 }
 
 /// A duration and its basis. Never zero: at least one nanosecond.
@@ -40,11 +49,20 @@ impl Priced {
     }
 }
 
+/// What is left of a collective of which `hidden` costs nothing: at least a nanosecond.
+#[must_use]
+pub fn exposed(collective: Priced, hidden: SimDuration) -> Priced {
+    let left = collective.duration.nanoseconds().saturating_sub(hidden.nanoseconds()).max(1);
+    Priced { duration: SimDuration::from_nanoseconds(left), ..collective }
+}
+
 /// Prices operations on the devices and links of one cluster.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     cluster: Cluster,
     source: Source,
+    stack: Stack,
+    stragglers_per_doubling: f64,
 }
 
 /// Where prices come from.
@@ -60,11 +78,13 @@ impl CostModel {
     /// Prices by the calibrations that the cluster's device kinds name.
     ///
     /// # Errors
-    /// Every device kind whose calibration is not among `calibrations`, with the nearest name; every calibration or
-    /// device kind with values that cannot be.
+    /// Every device kind whose calibration is not among `calibrations`, with the nearest name; every device
+    /// kind, and calibration that one names, with values that cannot be.
     pub fn new(cluster: Cluster, calibrations: Vec<Calibration>) -> Result<Self, Vec<Problem>> {
+        let named = |of: &&Calibration| cluster.device_kinds.iter().any(|kind| kind.calibration == of.name);
         let mut problems: Vec<Problem> = calibrations
             .iter()
+            .filter(named)
             .flat_map(|calibration| {
                 crate::calibration_text::problems(calibration).into_iter().map(|mut problem| {
                     problem.subject = format!("calibration {}: {}", calibration.name, problem.subject);
@@ -92,8 +112,51 @@ impl CostModel {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let prepared = calibrations.into_iter().map(Prepared::new).collect();
-        Ok(Self { cluster, source: Source::Calibrations { prepared, of_kind } })
+        // Only those that a device asks for are made ready, in the order in which they first are.
+        let mut used: Vec<usize> = Vec::new();
+        for index in &mut of_kind {
+            let slot = used.iter().position(|of| of == index).unwrap_or(used.len());
+            if slot == used.len() {
+                used.push(*index);
+            }
+            *index = slot;
+        }
+        let mut left: Vec<Option<Calibration>> = calibrations.into_iter().map(Some).collect();
+        let take = |index: usize| left[index].take().expect("each is taken once");
+        let prepared = used.into_iter().map(take).map(Prepared::new).collect();
+        Ok(Self::of(cluster, Source::Calibrations { prepared, of_kind }))
+    }
+
+    fn of(cluster: Cluster, source: Source) -> Self {
+        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0 }
+    }
+
+    /// With what a software stack adds. Without one nothing is added, and the spread is the hardware's own. Given
+    /// durations stay as they are, but for what a stack adds to each pass and iteration.
+    #[must_use]
+    pub fn with_stack(self, stack: Stack) -> Self {
+        let stragglers_per_doubling = self.stragglers_per_doubling.max(stack.constants.stragglers_per_doubling);
+        Self { stack, stragglers_per_doubling, ..self }
+    }
+
+    /// With passes that lengthen by a share of their time for each doubling of the cluster's nodes, since everyone waits for
+    /// the slowest: 0.004 to 0.01 in fits of published runs, most of which are fitted best by none. A stack's own share
+    /// counts if it is larger.
+    ///
+    /// # Errors
+    /// A share that is not from 0 to 1.
+    pub fn with_stragglers(self, per_doubling: f64) -> Result<Self, Problem> {
+        if (0.0..=1.0).contains(&per_doubling) {
+            return Ok(Self { stragglers_per_doubling: self.stragglers_per_doubling.max(per_doubling), ..self });
+        }
+        let problem = Problem::new("stragglers", format!("{per_doubling} is not a share of a pass's time"));
+        Err(problem.hint("from 0 to 1; 0.01 is 1 % for each doubling of the nodes"))
+    }
+
+    /// The stack; the default where none was given.
+    #[must_use]
+    pub const fn stack(&self) -> &Stack {
+        &self.stack
     }
 
     /// Prices by given durations of passes: they hold exactly, with no dispatch and no slowdown; collectives take one
@@ -103,7 +166,7 @@ impl CostModel {
     /// A table without stages or chunks.
     pub fn with_pass_table(cluster: Cluster, table: PassTable) -> Result<Self, Vec<Problem>> {
         let problems = table.problems();
-        if problems.is_empty() { Ok(Self { cluster, source: Source::Table(table) }) } else { Err(problems) }
+        if problems.is_empty() { Ok(Self::of(cluster, Source::Table(table))) } else { Err(problems) }
     }
 
     /// The cluster.
@@ -119,7 +182,25 @@ impl CostModel {
         if let Source::Table(table) = &self.source {
             return table.unpriced(program);
         }
-        let precision = program.workload.precision;
+        let formats = formats(program.workload.precision);
+        let mut problems = Vec::new();
+        for kind in self.used_kinds(program).into_iter().map(|id| self.cluster.device_kind(id)) {
+            for format in formats.iter().filter(|format| kind.peak(**format).is_none()) {
+                let supported: Vec<&str> = kind.peak.iter().map(|(format, _)| format.name()).collect();
+                problems.push(
+                    Problem::new(
+                        "training.precision",
+                        format!("device {} does not support {}", kind.name, format.name()),
+                    )
+                    .hint(format!("it supports {}", supported.join(", "))),
+                );
+            }
+        }
+        problems
+    }
+
+    /// Kinds of the devices that a program runs on, in order.
+    fn used_kinds(&self, program: &Program) -> Vec<DeviceKindId> {
         let mut used: Vec<DeviceKindId> = if program.placement.is_empty() {
             self.first_kinds(u64::from(program.world()))
         } else {
@@ -127,18 +208,7 @@ impl CostModel {
         };
         used.sort_unstable();
         used.dedup();
-        used.into_iter()
-            .map(|id| self.cluster.device_kind(id))
-            .filter(|kind| kind.peak(precision).is_none())
-            .map(|kind| {
-                let formats: Vec<&str> = kind.peak.iter().map(|(format, _)| format.name()).collect();
-                Problem::new(
-                    "training.precision",
-                    format!("device {} does not support {}", kind.name, precision.name()),
-                )
-                .hint(format!("it supports {}", formats.join(", ")))
-            })
-            .collect()
+        used
     }
 
     /// Kinds of the first devices, without walking over each.
@@ -154,18 +224,21 @@ impl CostModel {
         kinds
     }
 
-    /// Prices of one shape, for look-up: some ten microseconds to make, nanoseconds to ask.
+    /// Prices of one shape, for look-up: some tens of microseconds to make, nanoseconds to ask.
     #[must_use]
     pub fn prepare(&self, shape: Shape<'_>) -> Prices {
-        match &self.source {
-            Source::Table(table) => Prices::from_table(table.clone()),
-            Source::Calibrations { .. } => Prices::of_kinds(self.cluster.device_kinds.len(), |id| {
-                let (kind, prepared) = (self.cluster.device_kind(id), self.prepared(id));
-                kind_prices(self.dispatch(id), shape, |shape, unit, pass, recompute| {
-                    prepared.unit(kind, shape, unit, pass, recompute)
+        let mut prices = match &self.source {
+            Source::Table(table) => Prices::from_table(shape.model, table.clone()),
+            Source::Calibrations { .. } => Prices::of_kinds(shape.model, self.cluster.device_kinds.len(), |id| {
+                let (kind, prepared, software) = (self.cluster.device_kind(id), self.prepared(id), self.software());
+                kind_prices(self.dispatch(id), shape, |unit, pass, recompute| {
+                    prepared.unit(kind, &software, shape, unit, (pass, recompute))
                 })
             }),
-        }
+        };
+        prices.sync = self.message_sync(shape);
+        prices.hidden = self.stack.constants.hidden_in_launches;
+        prices
     }
 
     /// One compute instruction: a pass over consecutive units of a chunk. Additive: the price of a range is the sum of
@@ -181,22 +254,49 @@ impl CostModel {
         units: UnitRange,
         device: DeviceKindId,
     ) -> Priced {
+        let sync = if begins(pass, units) { self.message_sync(shape) } else { 0 };
         match &self.source {
-            Source::Table(table) => Priced::of_table(table.compute(chunk, pass, units)),
+            Source::Table(table) => {
+                let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
+                Priced::of_table(SimDuration::from_nanoseconds(duration))
+            }
             Source::Calibrations { .. } => {
                 let (kind, prepared) = (self.cluster.device_kind(device), self.prepared(device));
-                total(self.dispatch(device), class_counts(chunk, units), |class| {
-                    prepared.unit(kind, shape, CLASSES[class], pass, chunk.recompute)
-                })
+                let (nanoseconds, basis) = self.dispatch(device);
+                let counts = unit_counts(shape.model, chunk, units);
+                let of = |counts: [u32; UnitKind::COUNT], recompute| {
+                    let there = UnitKind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
+                    there.map(move |(unit, count)| {
+                        (count, prepared.unit(kind, &self.software(), shape, unit, (pass, recompute)))
+                    })
+                };
+                let units = of(counts.recomputed, chunk.recompute).chain(of(counts.kept, Recompute::None));
+                total((nanoseconds + sync, basis), units)
             }
         }
     }
 
-    /// Dispatch of one instruction on a kind of device: (nanoseconds, basis).
+    /// What the stack and the size of the cluster add to kernels.
+    fn software(&self) -> Software {
+        let StackConstants { compute_factor, attention_factor, launch_us, expert_sync_us, .. } = self.stack.constants;
+        let doublings = libm::log2(self.cluster.nodes().max(1) as f64);
+        Software {
+            compute: compute_factor * (1.0 + self.stragglers_per_doubling * doublings),
+            attention: attention_factor,
+            launch_us,
+            expert_sync_us,
+        }
+    }
+
+    /// Dispatch of one instruction on a kind of device: (nanoseconds, basis). Nothing rests on a dispatch that is nothing.
     fn dispatch(&self, device: DeviceKindId) -> (u64, Basis) {
-        let prepared = self.prepared(device);
-        let seconds = prepared.calibration.dispatch.instruction_us * 1e-6 * self.cluster.device_kind(device).slowdown;
-        (nanoseconds(seconds), Basis::Measured)
+        let calibration = &self.prepared(device).calibration;
+        let instruction_us = calibration.dispatch.instruction_us;
+        let basis = match (instruction_us > 0.0, calibration.threads, &calibration.measured) {
+            (false, _, _) | (true, true, Some(_)) => Basis::Measured,
+            (true, _, _) => Basis::Analytic,
+        };
+        (nanoseconds(instruction_us * 1e-6 * self.cluster.device_kind(device).slowdown), basis)
     }
 
     fn prepared(&self, device: DeviceKindId) -> &Prepared {
@@ -207,7 +307,11 @@ impl CostModel {
     }
 
     fn pricing(&self, device: DeviceId) -> Pricing<'_> {
-        Pricing { cluster: &self.cluster, prepared: self.prepared(self.cluster.place(device).device_kind) }
+        Pricing {
+            cluster: &self.cluster,
+            prepared: self.prepared(self.cluster.place(device).device_kind),
+            network: self.stack.constants.network_efficiency,
+        }
     }
 
     /// The formula that an algorithm comes to: for `Automatic` the cheapest.
@@ -222,7 +326,7 @@ impl CostModel {
             Source::Table(_) => Formula::of(kind, place, algorithm).unwrap_or(Formula::Ring),
             Source::Calibrations { .. } => {
                 let pricing = self.pricing(place.first);
-                let cheapest = || pricing.cheapest(kind, bytes.get() as f64, place).0;
+                let cheapest = || pricing.cheapest(whole(kind, bytes, place)).0;
                 pricing.chosen(kind, place, algorithm).unwrap_or_else(cheapest)
             }
         }
@@ -241,8 +345,64 @@ impl CostModel {
             Source::Table(_) => Priced::of_table(SimDuration::ZERO),
             Source::Calibrations { .. } if place.ranks <= 1 => Priced::of((0.0, Basis::Measured)),
             Source::Calibrations { .. } => {
-                Priced::of(self.pricing(place.first).collective(kind, bytes, place, algorithm))
+                Priced::of(self.pricing(place.first).collective(whole(kind, bytes, place), algorithm))
             }
+        }
+    }
+
+    /// An all-to-all to experts whose tokens cross to each node once, whatever the experts there that want them: of what
+    /// goes between nodes the part `crossing` does ([`deduplicated`] for experts chosen at random). `bytes` as in
+    /// [`CostModel::collective`].
+    #[must_use]
+    pub fn expert_exchange(&self, bytes: Bytes, place: GroupPlace, crossing: f64) -> Priced {
+        match &self.source {
+            Source::Table(_) => Priced::of_table(SimDuration::ZERO),
+            Source::Calibrations { .. } if place.ranks <= 1 => Priced::of((0.0, Basis::Measured)),
+            Source::Calibrations { .. } => {
+                let exchange =
+                    Exchange { crossing: crossing.clamp(0.0, 1.0), ..whole(CollectiveKind::AllToAll, bytes, place) };
+                Priced::of(self.pricing(place.first).collective(exchange, CollectiveAlgorithm::Automatic))
+            }
+        }
+    }
+
+    /// A collective along an axis of a job: as [`CostModel::collective`], but tokens on their way to experts and back go
+    /// to each node once where the recipe says so.
+    #[must_use]
+    pub fn collective_along(
+        &self,
+        (model, workload): (&Model, &Workload),
+        axis: Axis,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Priced {
+        match crossing(model, workload, axis, kind, place) {
+            Some(crossing) => self.expert_exchange(bytes, place, crossing),
+            None => self.collective(kind, bytes, place, algorithm),
+        }
+    }
+
+    /// [`CostModel::wire_bytes`] of a collective along an axis of a job.
+    #[must_use]
+    pub fn wire_bytes_along(
+        &self,
+        (model, workload): (&Model, &Workload),
+        axis: Axis,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        place: GroupPlace,
+        algorithm: CollectiveAlgorithm,
+    ) -> Bytes {
+        let all = self.wire_bytes(kind, bytes, place, algorithm);
+        match crossing(model, workload, axis, kind, place) {
+            Some(crossing) => {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a size")]
+                let part = (all.get() as f64 * crossing) as u64;
+                Bytes::new(part.max(1))
+            }
+            None => all,
         }
     }
 
@@ -289,6 +449,15 @@ impl CostModel {
         }
     }
 
+    /// A copy between a device and the memory of its host. Devices that share the link there copy together.
+    #[must_use]
+    pub fn host_copy(&self, bytes: Bytes, device: DeviceId) -> Priced {
+        match &self.source {
+            Source::Table(_) => Priced::of_table(SimDuration::ZERO),
+            Source::Calibrations { .. } => Priced::of(self.pricing(device).host_copy(bytes, device)),
+        }
+    }
+
     /// The sum of squares over `parameters` gradients (FP32: 4 bytes read of each).
     #[must_use]
     pub fn gradient_norm(&self, parameters: u64, device: DeviceKindId) -> Priced {
@@ -298,15 +467,47 @@ impl CostModel {
         }
     }
 
-    /// The optimizer step of `parameters` parameters.
+    /// The optimizer step of `parameters` parameters, with what the stack adds to each iteration and parameter.
     #[must_use]
     pub fn optimizer(&self, parameters: u64, precision: Precision, device: DeviceKindId) -> Priced {
-        match &self.source {
+        let priced = match &self.source {
             Source::Table(table) => Priced::of_table(table.optimizer),
             Source::Calibrations { .. } => {
                 self.step(Streaming::Optimizer, optimizer_bytes(parameters, precision), device)
             }
-        }
+        };
+        self.with_iteration(priced, parameters)
+    }
+
+    /// The same where the optimizer's state lives in host memory and is stepped there.
+    #[must_use]
+    pub fn host_optimizer(&self, parameters: u64, precision: Precision, device: DeviceKindId) -> Priced {
+        let priced = match &self.source {
+            Source::Table(table) => Priced::of_table(table.optimizer),
+            Source::Calibrations { .. } => {
+                let bytes = optimizer_bytes(parameters, precision).get() as f64;
+                let (rate, basis) = match &self.prepared(device).calibration.host {
+                    Some(host) => (host.optimizer_gb_per_s, fitted(host.rows)),
+                    None => (ASSUMED_HOST_GB_PER_S, Basis::Assumed),
+                };
+                Priced::of((bytes / (rate * 1e9), basis))
+            }
+        };
+        self.with_iteration(priced, parameters)
+    }
+
+    /// A whole number of nanoseconds for each iteration and parameter, added.
+    fn with_iteration(&self, priced: Priced, parameters: u64) -> Priced {
+        let StackConstants { iteration_us, optimizer_ns_per_parameter, .. } = self.stack.constants;
+        let added = nanoseconds(iteration_us * 1e-6 + parameters as f64 * optimizer_ns_per_parameter * 1e-9);
+        let sum = priced.duration.nanoseconds().saturating_add(added).min(LONGEST);
+        Priced { duration: SimDuration::from_nanoseconds(sum), ..priced }
+    }
+
+    /// By how much each pass of a chunk is held up where stages exchange messages, in nanoseconds: the stack's. Part of the
+    /// price of the instruction that begins with the chunk's first unit.
+    fn message_sync(&self, shape: Shape<'_>) -> u64 {
+        if shape.layout.pipeline > 1 { nanoseconds(self.stack.constants.message_sync_us * 1e-6) } else { 0 }
     }
 
     fn step(&self, kind: Streaming, bytes: Bytes, device: DeviceKindId) -> Priced {
@@ -333,6 +534,54 @@ impl CostModel {
             }
         }
     }
+}
+
+/// Bytes per second that a host reads and writes while it steps the optimizer of one device, where nothing says otherwise: a
+/// socket's memory bandwidth of some 200 GB/s over eight devices.
+const ASSUMED_HOST_GB_PER_S: f64 = 25.0;
+
+/// The number formats whose peaks a job needs: FP8 runs heads and attention cores in bfloat16.
+fn formats(precision: Precision) -> Vec<Precision> {
+    let outside = precision.outside_layers();
+    if outside == precision { vec![precision] } else { vec![precision, outside] }
+}
+
+/// The share that crosses of what tokens send to experts on other nodes, where each goes to a node once.
+fn crossing(
+    model: &Model,
+    workload: &Workload,
+    axis: Axis,
+    kind: CollectiveKind,
+    place: GroupPlace,
+) -> Option<f64> {
+    let experts = model.variants.experts?;
+    let once = workload.recipe.deduplicated_dispatch
+        && axis == Axis::Expert
+        && kind == CollectiveKind::AllToAll
+        && place.nodes > 1;
+    once.then(|| deduplicated(experts.count, experts.active, place.nodes, None))
+}
+
+/// A collective of whole buffers.
+const fn whole(kind: CollectiveKind, bytes: Bytes, place: GroupPlace) -> Exchange {
+    Exchange { kind, bytes: bytes.get() as f64, place, crossing: 1.0 }
+}
+
+/// Of the parts of tokens that go to other nodes in an exchange among experts, the share that crosses if each token goes to
+/// a node once: tokens choose `active` of `experts` at random, which lie in equal parts on `nodes` nodes. The expected
+/// number of distinct nodes over the choices, `k (1 - C(E - E/k, a) / C(E, a)) / a`, of at most `most_nodes` where the
+/// router limits them (DeepSeek-V3: 4); 1 on one node.
+#[must_use]
+pub fn deduplicated(experts: u32, active: u32, nodes: u32, most_nodes: Option<u32>) -> f64 {
+    if nodes <= 1 || active == 0 || experts < nodes {
+        return 1.0;
+    }
+    let (all, elsewhere) = (f64::from(experts), f64::from(experts) * (1.0 - 1.0 / f64::from(nodes)));
+    let missed: f64 = (0..active.min(experts))
+        .map(|chosen| ((elsewhere - f64::from(chosen)) / (all - f64::from(chosen))).max(0.0))
+        .product();
+    let reached = (f64::from(nodes) * (1.0 - missed)).min(most_nodes.map_or(f64::INFINITY, f64::from));
+    (reached / f64::from(active)).min(1.0)
 }
 
 fn missing(subject: String, wanted: &str, calibrations: &[Calibration]) -> Problem {

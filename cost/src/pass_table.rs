@@ -97,9 +97,12 @@ impl PassTable {
         for (position, role) in program.roles.iter().enumerate() {
             let partial = role.instructions().iter().enumerate().find(|(_, instruction)| match instruction.op {
                 Op::Compute { chunk, units, .. } => units != program.chunk(chunk).all_units(),
-                Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => {
-                    false
-                }
+                Op::Collective { .. }
+                | Op::Send { .. }
+                | Op::Receive { .. }
+                | Op::GradientNorm
+                | Op::Optimizer
+                | Op::HostCopy { .. } => false,
             });
             if let Some((id, _)) = partial {
                 problems.push(

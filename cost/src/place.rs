@@ -17,10 +17,18 @@ pub struct GroupPlace {
     pub first: DeviceId,
     /// Fewest NICs that the members in one node have between them, over the nodes; 0 if one node holds the group.
     pub nics: u32,
+    /// Most nodes of the group under one leaf switch; 0 if one node holds the group.
+    pub leaf_nodes: u32,
+    /// Groups alike that use the same NICs at the same time, this one among them. 1: alone.
+    pub nic_groups: u32,
+    /// Groups alike whose flows leave the same leaf switch at the same time, this one among them. 1: alone.
+    pub leaf_groups: u32,
+    /// Groups alike in the same node that exchange at the same time, this one among them. 1: alone.
+    pub node_groups: u32,
 }
 
 impl GroupPlace {
-    /// Of devices in group order.
+    /// Of devices in group order, alone.
     ///
     /// # Panics
     /// If there are none, or the cluster lacks one.
@@ -40,6 +48,7 @@ impl GroupPlace {
         let (mut nodes, mut per_node, mut nics) = (0, 0, u32::MAX);
         let mut path = if devices.iter().all(|device| *device == first) { Path::Local } else { Path::Domain };
         let leaf = cluster.leaf(members[0].0);
+        let (mut leaf_nodes, mut of_leaf, mut last_leaf) = (0, 0, leaf);
         for node in members.chunk_by(|a, b| a.0 == b.0) {
             nodes += 1;
             per_node = per_node.max(u32::try_from(node.len()).expect("a group of more than 2^32"));
@@ -51,11 +60,50 @@ impl GroupPlace {
                 }
             }
             nics = nics.min(distinct);
+            let here = cluster.leaf(node[0].0);
+            of_leaf = if here == last_leaf { of_leaf + 1 } else { 1 };
+            last_leaf = here;
+            leaf_nodes = leaf_nodes.max(of_leaf);
             if node[0].0 != members[0].0 {
-                path = path.max(if cluster.leaf(node[0].0) == leaf { Path::Leaf } else { Path::Spine });
+                path = path.max(if here == leaf { Path::Leaf } else { Path::Spine });
             }
         }
         let ranks = u32::try_from(devices.len()).expect("a group of more than 2^32");
-        Self { ranks, nodes, per_node, path, first, nics: if nodes == 1 { 0 } else { nics } }
+        let one_node = nodes == 1;
+        Self {
+            ranks,
+            nodes,
+            per_node,
+            path,
+            first,
+            nics: if one_node { 0 } else { nics },
+            leaf_nodes: if one_node { 0 } else { leaf_nodes },
+            nic_groups: 1,
+            leaf_groups: 1,
+            node_groups: 1,
+        }
+    }
+
+    /// Of devices in group order, while every other device of their nodes does the same in a group alike: as gradients are
+    /// reduced over all data-parallel groups at once. A NIC, a leaf's up-link and a shared host link are then divided by the
+    /// groups that use them. For closed forms; a simulated fabric divides links by itself and wants [`GroupPlace::of`].
+    ///
+    /// # Panics
+    /// As [`GroupPlace::of`].
+    #[must_use]
+    pub fn with_siblings(cluster: &Cluster, devices: &[DeviceId]) -> Self {
+        let alone = Self::of(cluster, devices);
+        let home = cluster.node_kind(cluster.place(alone.first).node_kind);
+        let of_node = u32::try_from(home.devices.len()).expect("a node of more devices than u32").max(1);
+        let node_groups = (of_node / alone.per_node.max(1)).max(1);
+        if alone.nodes <= 1 {
+            return Self { node_groups, ..alone };
+        }
+        // `node_groups` groups with `nics` NICs each share all that the node has.
+        let nic_groups = (node_groups * alone.nics).div_ceil(home.nics.max(1)).clamp(1, node_groups);
+        // Groups by place in the node, and by nodes under the leaf: each leaves the leaf by itself.
+        let under = if cluster.fabric.leaf_nodes == 0 { alone.leaf_nodes } else { cluster.fabric.leaf_nodes };
+        let leaf_groups = node_groups * (under / alone.leaf_nodes.max(1)).max(1);
+        Self { nic_groups, leaf_groups, node_groups, ..alone }
     }
 }

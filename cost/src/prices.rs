@@ -1,109 +1,161 @@
 //! Prices of one shape, looked up instead of computed.
 
-use ir::counts::Shape;
-use ir::program::{Chunk, Pass, Unit, UnitRange};
-use ir::{DeviceKindId, Recompute, SimDuration};
+use ir::counts::{Shape, UnitKind, unit_counts};
+use ir::program::{Chunk, Pass, UnitRange};
+use ir::{DeviceKindId, Model, Recompute, SimDuration};
 
 use crate::PassTable;
+use crate::compute::UnitPrice;
 use crate::model::{Basis, Priced};
-
-/// Units that cost the same: layers of one model are equal.
-pub(crate) const CLASSES: [Unit; 8] = [
-    Unit::Embedding,
-    Unit::AttentionNorm(0),
-    Unit::Attention(0),
-    Unit::MlpNorm(0),
-    Unit::Mlp(0),
-    Unit::FinalNorm,
-    Unit::Head,
-    Unit::Loss,
-];
 
 /// Passes, in order.
 pub(crate) const PASSES: [Pass; 5] =
     [Pass::Forward, Pass::Recompute, Pass::Backward, Pass::BackwardInput, Pass::BackwardWeight];
 
-/// How many units of each class a range of a chunk holds.
-pub(crate) fn class_counts(chunk: &Chunk, units: UnitRange) -> [u32; 8] {
-    assert!(units.start <= units.end && units.end <= chunk.units(), "units {units:?} of a chunk of {}", chunk.units());
-    let first = u32::from(chunk.embedding);
-    let layers_end = first + 4 * chunk.layers;
-    // Positions of the layers' part below `end` whose remainder by 4 is `residue`.
-    let below = |end: u32, residue: u32| (end.clamp(first, layers_end) - first + 3 - residue) / 4;
-    let in_layers = |residue: u32| below(units.end, residue) - below(units.start, residue);
-    let has = |position: u32, present: bool| u32::from(present && units.start <= position && position < units.end);
-    [
-        has(0, chunk.embedding),
-        in_layers(0),
-        in_layers(1),
-        in_layers(2),
-        in_layers(3),
-        has(layers_end, chunk.head),
-        has(layers_end + 1, chunk.head),
-        has(layers_end + 2, chunk.head),
-    ]
-}
-
 /// Prices of compute instructions for one shape, on every kind of device of a cluster. A look-up costs nanoseconds and
 /// gives exactly what [`crate::CostModel::compute`] gives.
 #[derive(Clone, Debug)]
 pub struct Prices {
+    model: Model,
     kinds: Vec<KindPrices>,
     table: Option<PassTable>,
+    /// By how much an instruction that begins a pass of a chunk is held up.
+    pub(crate) sync: u64,
+    /// Share of a device's waiting for launches in which collectives hide.
+    pub(crate) hidden: f64,
 }
 
 /// On one kind of device.
 #[derive(Clone, Debug)]
 pub(crate) struct KindPrices {
     pub(crate) dispatch: (u64, Basis),
-    /// By (selective recomputation, pass, class): nanoseconds and basis.
-    pub(crate) units: [[[(u64, Basis); 8]; 5]; 2],
+    /// By (selective recomputation, pass, kind of unit).
+    pub(crate) units: [[[UnitPrice; UnitKind::COUNT]; 5]; WITHIN.len()],
 }
 
 impl Prices {
-    pub(crate) fn from_table(table: PassTable) -> Self {
-        Self { kinds: Vec::new(), table: Some(table) }
+    pub(crate) fn from_table(model: &Model, table: PassTable) -> Self {
+        Self { model: model.clone(), kinds: Vec::new(), table: Some(table), sync: 0, hidden: 0.0 }
     }
-    pub(crate) fn of_kinds(kinds: usize, price: impl Fn(DeviceKindId) -> KindPrices) -> Self {
-        Self { kinds: (0..kinds).map(|kind| price(DeviceKindId::at(kind))).collect(), table: None }
+    pub(crate) fn of_kinds(model: &Model, kinds: usize, price: impl Fn(DeviceKindId) -> KindPrices) -> Self {
+        let kinds = (0..kinds).map(|kind| price(DeviceKindId::at(kind))).collect();
+        Self { model: model.clone(), kinds, table: None, sync: 0, hidden: 0.0 }
     }
     /// One compute instruction; see [`crate::CostModel::compute`].
     #[must_use]
     pub fn compute(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> Priced {
+        let sync = if begins(pass, units) { self.sync } else { 0 };
         if let Some(table) = &self.table {
-            return Priced { duration: table.compute(chunk, pass, units), basis: Basis::Measured };
+            let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
+            return Priced { duration: SimDuration::from_nanoseconds(duration), basis: Basis::Measured };
         }
         let kind = &self.kinds[device.index()];
-        let of_pass = &kind.units[usize::from(chunk.recompute == Recompute::Selective)][pass as usize];
-        total(kind.dispatch, class_counts(chunk, units), |class| of_pass[class])
+        let (nanoseconds, basis) = kind.dispatch;
+        total((nanoseconds + sync, basis), self.units(kind, chunk, pass, units))
+    }
+    /// Whether durations of passes were given as a table, by pipeline position.
+    #[must_use]
+    pub const fn are_given(&self) -> bool {
+        self.table.is_some()
+    }
+    /// How much of a tensor-parallel collective that follows an instruction costs nothing: the device carries it out while it
+    /// would otherwise wait for the host to launch the instruction's kernels. Zero unless the stack says that it does.
+    #[must_use]
+    pub fn hidden(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> SimDuration {
+        if self.hidden <= 0.0 || self.table.is_some() {
+            return SimDuration::ZERO;
+        }
+        let kind = &self.kinds[device.index()];
+        let idle = self.units(kind, chunk, pass, units).map(|(count, price)| f64::from(count) * price.idle as f64);
+        SimDuration::from_nanoseconds(crate::compute::nanoseconds(idle.sum::<f64>() * self.hidden * 1e-9))
+    }
+    /// How much of an instruction the device waits for the host to launch its kernels.
+    #[must_use]
+    pub fn launch(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> SimDuration {
+        if self.table.is_some() {
+            return SimDuration::ZERO;
+        }
+        let idle = self.units(&self.kinds[device.index()], chunk, pass, units);
+        let sum =
+            idle.fold(0u64, |sum, (count, price)| sum.saturating_add(u64::from(count).saturating_mul(price.idle)));
+        SimDuration::from_nanoseconds(sum)
+    }
+    /// How many units of each kind a range holds, with the price of each.
+    fn units(
+        &self,
+        kind: &KindPrices,
+        chunk: &Chunk,
+        pass: Pass,
+        units: UnitRange,
+    ) -> impl Iterator<Item = (u32, UnitPrice)> {
+        let counts = unit_counts(&self.model, chunk, units);
+        let selective = within(chunk.recompute);
+        let of = |selective: usize| kind.units[selective][pass as usize];
+        counts.recomputed.into_iter().zip(of(selective)).chain(counts.kept.into_iter().zip(of(0)))
     }
 }
 
-/// Dispatch plus the units of each class; at least a nanosecond.
-pub(crate) fn total(dispatch: (u64, Basis), counts: [u32; 8], price: impl Fn(usize) -> (u64, Basis)) -> Priced {
+/// What is recomputed inside a backward pass. Full recomputation is passes of its own.
+pub(crate) const WITHIN: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Operations];
+
+/// The place of a chunk's recomputation among [`WITHIN`].
+const fn within(recompute: Recompute) -> usize {
+    match recompute {
+        Recompute::None | Recompute::Full => 0,
+        Recompute::Selective => 1,
+        Recompute::Operations => 2,
+    }
+}
+
+/// Whether an instruction begins a pass that follows a message of another stage.
+pub(crate) const fn begins(pass: Pass, units: UnitRange) -> bool {
+    match pass {
+        Pass::Forward | Pass::Backward | Pass::BackwardInput => units.start == 0 && units.end > 0,
+        Pass::Recompute | Pass::BackwardWeight => false,
+    }
+}
+
+/// Dispatch plus all units; at least a nanosecond.
+pub(crate) fn total(dispatch: (u64, Basis), units: impl Iterator<Item = (u32, UnitPrice)>) -> Priced {
     let (mut nanoseconds, mut basis) = dispatch;
-    for (class, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
-        let (each, on) = price(class);
-        nanoseconds =
-            each.checked_mul(u64::from(count)).and_then(|all| nanoseconds.checked_add(all)).unwrap_or(u64::MAX / 2);
-        if each > 0 {
-            basis = basis.max(on);
+    for (count, price) in units.filter(|(count, _)| *count > 0) {
+        let all = price.nanoseconds.checked_mul(u64::from(count));
+        nanoseconds = all.and_then(|all| nanoseconds.checked_add(all)).unwrap_or(u64::MAX / 2);
+        if price.nanoseconds > 0 {
+            basis = basis.max(price.basis);
         }
     }
     Priced { duration: SimDuration::from_nanoseconds(nanoseconds.max(1)), basis }
 }
 
-/// All prices of one kind of device.
+/// All prices of one kind of device. A backward pass is its halves, and only the input half knows what is recomputed.
 pub(crate) fn kind_prices(
     dispatch: (u64, Basis),
     shape: Shape<'_>,
-    unit: impl Fn(Shape<'_>, Unit, Pass, Recompute) -> (u64, Basis),
+    unit: impl Fn(UnitKind, Pass, Recompute) -> UnitPrice,
 ) -> KindPrices {
-    let mut units = [[[(0, Basis::Measured); 8]; 5]; 2];
-    for (selective, recompute) in [Recompute::None, Recompute::Selective].into_iter().enumerate() {
-        for pass in PASSES {
-            for (class, representative) in CLASSES.into_iter().enumerate() {
-                units[selective][pass as usize][class] = unit(shape, representative, pass, recompute);
+    let nothing = UnitPrice { nanoseconds: 0, idle: 0, basis: Basis::Measured };
+    let mut units = [[[nothing; UnitKind::COUNT]; 5]; WITHIN.len()];
+    for kind in UnitKind::ALL.into_iter().filter(|kind| kind.is_in(shape.model)) {
+        let forward = unit(kind, Pass::Forward, Recompute::None);
+        // A recomputation that stops early is shorter.
+        let stops = shape.workload.recipe.early_stop_recompute;
+        let again = if stops { unit(kind, Pass::Recompute, Recompute::None) } else { forward };
+        let weight = unit(kind, Pass::BackwardWeight, Recompute::None);
+        for (selective, recompute) in WITHIN.into_iter().enumerate() {
+            let input = if selective == 1 && kind.mixer().is_none() {
+                units[0][Pass::BackwardInput as usize][kind as usize]
+            } else {
+                unit(kind, Pass::BackwardInput, recompute)
+            };
+            for pass in PASSES {
+                units[selective][pass as usize][kind as usize] = match pass {
+                    Pass::Forward => forward,
+                    Pass::Recompute => again,
+                    Pass::Backward => input.and(weight),
+                    Pass::BackwardInput => input,
+                    Pass::BackwardWeight => weight,
+                };
             }
         }
     }

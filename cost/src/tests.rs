@@ -3,8 +3,14 @@
 mod calibrations;
 mod collectives;
 mod compute;
+mod exchanges;
 mod fits;
 mod fixtures;
+mod kernels;
 mod memory;
+mod memory_models;
+mod memory_rows;
 mod published;
+mod stacks;
 mod swarm;
+mod trust;

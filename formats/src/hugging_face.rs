@@ -1,9 +1,11 @@
-//! The `config.json` of Hugging Face models: Llama-like (`llama`, `mistral`, `qwen2`) and `gpt2`.
+//! The `config.json` of Hugging Face models: dense (Llama, Mistral, Qwen 2 and 3, Phi, Gemma, OLMo, GPT-2, GPT-NeoX,
+//! Falcon), with experts (Mixtral, Qwen, OLMoE, DeepSeek, GPT-OSS) and hybrid (Jamba, Qwen3-Next).
 //!
 //! Strict: a key is read, or known to change nothing that is trained or priced, or refused by name. What a file leaves
 //! out has the default of the model's configuration class in the `transformers` library, where that default is the
 //! same for all models of the class; otherwise it is asked for. Scaling of rotary frequencies (`rope_scaling`) is
-//! accepted: it changes angles, neither sizes nor work. Dropout is accepted and not applied.
+//! accepted: it changes angles, neither sizes nor work. Dropout is accepted and not applied. Layers that predict further
+//! tokens (DeepSeek) are accepted and not counted.
 
 mod families;
 mod keys;

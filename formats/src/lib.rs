@@ -13,3 +13,4 @@
 //! ```
 
 pub mod hugging_face;
+pub mod measured_runs;

@@ -24,9 +24,13 @@ pub struct DeviceKind {
     pub multiprocessors: u32,
     /// Every duration on this device is this times the calibrated one: 1 for a real device, more for an emulated slower one.
     pub slowdown: f64,
-    /// Price of an hour, in US dollars.
+    /// Power at full load in watts: the vendor's limit of the board, or of the part where a board holds several devices.
+    pub tdp_watts: Option<f64>,
+    /// Price of an hour, in US dollars: a default, which whoever pays another price overrides.
     pub usd_per_hour: Option<f64>,
-    /// Where the figures come from.
+    /// Where the price comes from; `None` where the user gave it, or there is none.
+    pub price_source: Option<String>,
+    /// Where the other figures come from.
     pub source: String,
 }
 
@@ -47,6 +51,8 @@ pub struct Link {
     pub bandwidth: BytesPerSecond,
     /// Latency of one message.
     pub latency: SimDuration,
+    /// Share of the line rate that large transfers reach, where it is known; a calibration may say otherwise of its devices.
+    pub efficiency: Option<f64>,
 }
 
 /// A kind of node: devices in one or more domains, and NICs.
@@ -84,6 +90,17 @@ pub struct Fabric {
     pub leaf_nodes: u32,
     /// Down-link over up-link bandwidth of a leaf; 1 is non-blocking.
     pub oversubscription: f64,
+    /// What joins leaves where it is another kind of link than the NICs, such as a WAN between zones: bandwidth of a whole
+    /// leaf, latency of a message. `None`: the NICs of the leaf's nodes over the oversubscription.
+    pub up_link: Option<Link>,
+}
+
+impl Fabric {
+    /// One non-blocking switch for all nodes.
+    #[must_use]
+    pub const fn one_switch() -> Self {
+        Self { leaf_nodes: 0, oversubscription: 1.0, up_link: None }
+    }
 }
 
 /// A cluster.
@@ -251,10 +268,11 @@ impl Cluster {
         match path {
             Path::Local | Path::Domain => &kind.domain_link,
             Path::Host => &kind.host_link,
-            Path::Leaf | Path::Spine => &kind.nic,
+            Path::Leaf => &kind.nic,
+            Path::Spine => self.fabric.up_link.as_ref().unwrap_or(&kind.nic),
         }
     }
-    /// Capacity of a link. A leaf's up-link carries its nodes' NICs divided by the oversubscription.
+    /// Capacity of a link. A leaf's up-link is the fabric's, else its nodes' NICs divided by the oversubscription.
     #[must_use]
     pub fn capacity(&self, link: PhysicalLink) -> BytesPerSecond {
         match link {
@@ -286,6 +304,9 @@ impl Cluster {
         panic!("no node {node} in a cluster of {}", self.nodes())
     }
     fn leaf_capacity(&self, leaf: u32) -> BytesPerSecond {
+        if let Some(link) = &self.fabric.up_link {
+            return link.bandwidth;
+        }
         let per_leaf = u64::from(self.fabric.leaf_nodes);
         let (first, end) = if per_leaf == 0 {
             (0, self.nodes())

@@ -10,12 +10,14 @@
 //! Read next: [`program`] for what a backend carries out, [`verify`] for what makes it safe to.
 
 pub mod backend;
+mod breakdown;
 pub mod cluster;
 pub mod counts;
 pub mod grid;
 pub mod ids;
 pub mod measurement;
 pub mod model;
+mod named;
 pub mod plan;
 pub mod prediction;
 pub mod problem;
@@ -28,18 +30,24 @@ pub mod verify;
 pub mod workload;
 
 pub use backend::{Backend, BackendError, Clock, Decision, Event, IterationOutcome};
+pub use breakdown::{Activity, Breakdown};
 pub use cluster::{Cluster, DeviceKind, Fabric, Link, NodeGroup, NodeKind, Path, PhysicalLink};
 pub use ids::{
     BufferId, ChunkId, DeviceId, DeviceKindId, GroupId, InstructionId, MicrobatchId, NodeId, NodeKindId, Rank, RoleId,
     StageId,
 };
 pub use measurement::{MeasuredOp, Measurement};
-pub use model::{MlpKind, Model, NormKind, Positions};
-pub use plan::{Axis, CollectiveAlgorithm, Plan, Recompute, Schedule, StagePlan, ZeroStage};
+pub use model::{
+    BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerKind, LayerRun, Mamba, Mixer, MlpKind, Model,
+    NormKind, ParallelBranches, Positions, QueryKeyNorm, Variants,
+};
+pub use plan::{
+    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, ZeroStage,
+};
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};
 pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
 pub use timeline::{Lane, Span, Timeline};
 pub use verify::VerifiedProgram;
-pub use workload::{AdamW, AttentionKernel, Precision, Workload};
+pub use workload::{AdamW, AttentionKernel, GradientFormat, Precision, Recipe, Workload};

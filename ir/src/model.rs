@@ -3,6 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Problem;
+use crate::named::named;
+
+mod parameters;
+mod variants;
+
+pub use variants::{
+    BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerKind, LayerRun, Mamba, Mixer,
+    ParallelBranches, QueryKeyNorm, Variants,
+};
 
 /// How hidden states are normalised.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -28,6 +37,8 @@ pub enum Positions {
         /// The rows of the table.
         maximum: u32,
     },
+    /// Not at all, or by biases of scores, which cost nothing (Press et al. 2022).
+    None,
 }
 
 /// The feed-forward part.
@@ -38,7 +49,12 @@ pub enum MlpKind {
     SwiGlu,
     /// `down(gelu(up(x)))` with the tanh form of GELU: two matrices (GPT-2).
     Gelu,
+    /// `down(gelu(gate(x)) * up(x))` with the tanh form of GELU: three matrices (Gemma).
+    GeGlu,
 }
+
+named!(NormKind { RmsNorm = "rms-norm", LayerNorm = "layer-norm" });
+named!(MlpKind { SwiGlu = "swi-glu", Gelu = "gelu", GeGlu = "ge-glu" });
 
 /// A decoder-only transformer. All sizes are positive; [`Model::problems`] checks that they fit together.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -76,6 +92,9 @@ pub struct Model {
     pub mlp_bias: bool,
     /// Whether the output head shares the embedding's weights.
     pub tied_head: bool,
+    /// What layers have beyond this.
+    #[serde(default, skip_serializing_if = "Variants::is_plain")]
+    pub variants: Variants,
 }
 
 impl Model {
@@ -92,10 +111,7 @@ impl Model {
     /// Matrices of the feed-forward part that read its input: 2 with a gate, else 1.
     #[must_use]
     pub const fn mlp_inputs(&self) -> u64 {
-        match self.mlp {
-            MlpKind::SwiGlu => 2,
-            MlpKind::Gelu => 1,
-        }
+        self.mlp.inputs()
     }
     /// Vocabulary padded so that it divides evenly over `tensor` ranks in multiples of `divisor`:
     /// `ceil(V / (divisor * tensor)) * divisor * tensor` (the rule of Megatron-LM).
@@ -104,48 +120,40 @@ impl Model {
         let unit = divisor as u64 * tensor as u64;
         (self.vocabulary as u64).div_ceil(unit) * unit
     }
-    /// Trainable parameters to the unit, with the unpadded vocabulary; a tied head is counted once.
-    #[must_use]
-    pub fn parameters(&self) -> u64 {
-        let (hidden, vocabulary) = (u64::from(self.hidden), u64::from(self.vocabulary));
-        let positions = match self.positions {
-            Positions::Rope { .. } => 0,
-            Positions::Learned { maximum } => u64::from(maximum) * hidden,
-        };
-        let heads = if self.tied_head { 1 } else { 2 };
-        heads * vocabulary * hidden
-            + positions
-            + u64::from(self.layers) * self.layer_parameters()
-            + self.norm_parameters()
+    /// The runs of equal layers, in order.
+    pub fn runs(&self) -> impl Iterator<Item = LayerRun> + '_ {
+        let plain = LayerRun { layers: self.layers, mixer: Mixer::Attention, feed_forward: FeedForward::Dense };
+        let alike = self.variants.pattern.is_empty().then_some(plain);
+        alike.into_iter().chain(self.variants.pattern.iter().copied())
     }
-    /// Parameters of one layer.
+    /// What a layer is.
+    ///
+    /// # Panics
+    /// If the model has no such layer.
     #[must_use]
-    pub fn layer_parameters(&self) -> u64 {
-        self.attention_parameters() + self.mlp_parameters() + 2 * self.norm_parameters()
-    }
-    /// Parameters of one norm.
-    #[must_use]
-    pub const fn norm_parameters(&self) -> u64 {
-        match self.norm {
-            NormKind::RmsNorm => self.hidden as u64,
-            NormKind::LayerNorm => 2 * self.hidden as u64,
+    pub fn layer(&self, layer: u32) -> LayerKind {
+        let mut end = 0;
+        for run in self.runs() {
+            end += run.layers;
+            if layer < end {
+                return run.kind();
+            }
         }
+        panic!("no layer {layer} in a model of {}", self.layers)
     }
-    /// Parameters of one layer's attention, its norm not counted.
+    /// How many of the layers `first..first + layers` are of each mixer and of each feed-forward part, in their order.
     #[must_use]
-    pub fn attention_parameters(&self) -> u64 {
-        let hidden = u64::from(self.hidden);
-        let qkv = self.query_width() + 2 * self.kv_width();
-        hidden * qkv
-            + if self.qkv_bias { qkv } else { 0 }
-            + self.query_width() * hidden
-            + if self.projection_bias { hidden } else { 0 }
-    }
-    /// Parameters of one layer's feed-forward part, its norm not counted.
-    #[must_use]
-    pub fn mlp_parameters(&self) -> u64 {
-        let (hidden, ffn, inputs) = (u64::from(self.hidden), u64::from(self.ffn), self.mlp_inputs());
-        (inputs + 1) * hidden * ffn + if self.mlp_bias { inputs * ffn + hidden } else { 0 }
+    pub fn kinds_of(&self, first: u32, layers: u32) -> ([u32; 5], [u32; 2]) {
+        let (mut mixers, mut parts) = ([0; 5], [0; 2]);
+        let (mut start, end) = (0, first + layers);
+        for run in self.runs() {
+            let stop = start + run.layers;
+            let inside = stop.min(end).saturating_sub(start.max(first));
+            mixers[run.mixer as usize] += inside;
+            parts[run.feed_forward as usize] += inside;
+            start = stop;
+        }
+        (mixers, parts)
     }
 }
 
@@ -178,6 +186,7 @@ impl Model {
             }
         }
         self.head_problems(&mut problems);
+        self.variant_problems(&mut problems);
         match self.positions {
             Positions::Rope { theta } => {
                 if !(theta.is_finite() && theta > 1.0) {
@@ -193,6 +202,7 @@ impl Model {
                     problems.push(Problem::new("model.positions.maximum", message).hint(hint));
                 }
             }
+            Positions::None => {}
         }
         if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
             let message = format!("{} is not a small positive number", self.norm_epsilon);
@@ -219,6 +229,87 @@ impl Model {
             let message = format!("a head of {} cannot be rotated in pairs", self.head_dim);
             problems.push(Problem::new("model.head_dim", message).hint("rotary embedding needs an even width"));
         }
+    }
+}
+
+/// A size that must be there, or is zero or out of reach.
+fn size_problem(field: &str, size: u32) -> Option<Problem> {
+    let subject = format!("model.{field}");
+    if size == 0 {
+        Some(Problem::new(subject, "is zero").hint("write a positive number"))
+    } else if u64::from(size) > MOST_WIDTH {
+        let hint = format!("at most {MOST_WIDTH} is supported; is a digit too many?");
+        Some(Problem::new(subject, format!("{size} is out of reach")).hint(hint))
+    } else {
+        None
+    }
+}
+
+impl Model {
+    fn variant_problems(&self, problems: &mut Vec<Problem>) {
+        let Variants { pattern, window, latent, mamba, delta, experts, .. } = &self.variants;
+        let total = pattern.iter().map(|run| u64::from(run.layers)).sum::<u64>();
+        if !pattern.is_empty() && total != u64::from(self.layers) {
+            let message = format!("the pattern has {total} layers, the model {}", self.layers);
+            problems.push(Problem::new("model.pattern", message).hint("every layer has its place in the pattern"));
+        }
+        let has = |mixer| pattern.iter().any(|run| run.mixer == mixer);
+        let routed = pattern.iter().any(|run| run.feed_forward == FeedForward::Experts);
+        for (wanted, given, name) in [
+            (has(Mixer::Window), window.is_some(), "window"),
+            (has(Mixer::Latent), latent.is_some(), "latent"),
+            (has(Mixer::Mamba), mamba.is_some(), "mamba"),
+            (has(Mixer::GatedDelta), delta.is_some(), "delta"),
+            (routed, experts.is_some(), "experts"),
+        ] {
+            if wanted && !given {
+                let message = format!("the pattern has layers that need `{name}`, which is not there");
+                problems.push(Problem::new(format!("model.{name}"), message).hint(format!("give model.{name}")));
+            } else if given && !wanted {
+                let message = "is given, but no layer of the pattern has it";
+                problems.push(Problem::new(format!("model.{name}"), message).hint("name the layers in model.pattern"));
+            }
+        }
+        let mut sizes = Vec::new();
+        sizes.extend(window.map(|window| ("window", window)));
+        if let Some(latent) = latent {
+            sizes.extend(latent.query_rank.map(|rank| ("latent.query_rank", rank)));
+            sizes.extend([
+                ("latent.kv_rank", latent.kv_rank),
+                ("latent.plain_head_dim", latent.plain_head_dim),
+                ("latent.rotary_head_dim", latent.rotary_head_dim),
+                ("latent.value_head_dim", latent.value_head_dim),
+            ]);
+        }
+        if let Some(mamba) = mamba {
+            sizes.extend([
+                ("mamba.inner", mamba.inner),
+                ("mamba.state", mamba.state),
+                ("mamba.convolution", mamba.convolution),
+                ("mamba.step_rank", mamba.step_rank),
+            ]);
+        }
+        if let Some(delta) = delta {
+            sizes.extend([
+                ("delta.key_heads", delta.key_heads),
+                ("delta.key_head_dim", delta.key_head_dim),
+                ("delta.value_heads", delta.value_heads),
+                ("delta.value_head_dim", delta.value_head_dim),
+                ("delta.convolution", delta.convolution),
+            ]);
+        }
+        if let Some(experts) = experts {
+            sizes.extend([
+                ("experts.count", experts.count),
+                ("experts.active", experts.active),
+                ("experts.ffn", experts.ffn),
+            ]);
+            if experts.active > experts.count {
+                let message = format!("a token goes to {} of {} experts", experts.active, experts.count);
+                problems.push(Problem::new("model.experts.active", message).hint("write at most the count"));
+            }
+        }
+        problems.extend(sizes.into_iter().filter_map(|(field, size)| size_problem(field, size)));
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
+use crate::named::named;
 use crate::{DeviceId, Rank};
 
 /// A parallel dimension.
@@ -17,13 +18,38 @@ pub enum Axis {
     Pipeline,
     /// First and last stage, which share a tied embedding.
     Embedding,
-    /// Every rank of one replica (tensor x pipeline).
+    /// Every rank of one replica (tensor x context x pipeline).
     Model,
+    /// Sequences split over ranks.
+    Context,
+    /// Ranks that hold the same parameters and see different tokens (data x context); with hybrid sharding, those that
+    /// hold the same shard.
+    Replica,
+    /// Ranks over which a replica's parameters are divided (data x context, or the part inside a domain).
+    Shard,
+    /// Experts divided over ranks.
+    Expert,
+    /// An expert's matrices split over ranks.
+    ExpertTensor,
+    /// Ranks that hold the same experts.
+    ExpertReplica,
 }
 
 impl Axis {
     /// All of them, in order.
-    pub const ALL: [Self; 5] = [Self::Data, Self::Tensor, Self::Pipeline, Self::Embedding, Self::Model];
+    pub const ALL: [Self; 11] = [
+        Self::Data,
+        Self::Tensor,
+        Self::Pipeline,
+        Self::Embedding,
+        Self::Model,
+        Self::Context,
+        Self::Replica,
+        Self::Shard,
+        Self::Expert,
+        Self::ExpertTensor,
+        Self::ExpertReplica,
+    ];
     /// Its name in text.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -33,6 +59,12 @@ impl Axis {
             Self::Pipeline => "pipeline",
             Self::Embedding => "embedding",
             Self::Model => "model",
+            Self::Context => "context",
+            Self::Replica => "replica",
+            Self::Shard => "shard",
+            Self::Expert => "expert",
+            Self::ExpertTensor => "expert-tensor",
+            Self::ExpertReplica => "expert-replica",
         }
     }
 }
@@ -51,6 +83,17 @@ pub enum Schedule {
     Explicit(Grid),
 }
 
+impl Schedule {
+    /// Those that a name says all of, in order.
+    pub const NAMED: [(&'static str, Self); 3] =
+        [("gpipe", Self::GPipe), ("1f1b", Self::OneForwardOneBackward), ("zero-bubble-h1", Self::ZeroBubbleH1)];
+    /// Its name in text; `explicit` for an order written out.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        Self::NAMED.iter().find(|(_, named)| named == self).map_or("explicit", |(name, _)| name)
+    }
+}
+
 /// What of the activations is thrown away after the forward pass and computed again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -59,9 +102,14 @@ pub enum Recompute {
     None,
     /// The attention core is computed again (Korthikanti et al. 2022).
     Selective,
+    /// What is cheap (norms, rotations, activations) and every second matrix product: only the other products' outputs are
+    /// kept, and what the core of attention needs (torchtitan's selection by operation).
+    Operations,
     /// Only each layer's input is kept.
     Full,
 }
+
+named!(Recompute { None = "none", Selective = "selective", Operations = "operations", Full = "full" });
 
 /// What of the training state is divided over data-parallel ranks (Rajbhandari et al. 2020).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -71,6 +119,103 @@ pub enum ZeroStage {
     Zero0,
     /// Optimizer state: gradients are reduce-scattered, parameters all-gathered.
     Zero1,
+    /// Gradients too: each microbatch's are reduce-scattered as they arise, and only a shard is held.
+    Zero2,
+    /// Parameters too: each layer's are gathered before each pass (FSDP).
+    Zero3,
+}
+
+impl ZeroStage {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::Zero0, Self::Zero1, Self::Zero2, Self::Zero3];
+    /// The one of a number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.number() == number)
+    }
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Zero0 => 0,
+            Self::Zero1 => 1,
+            Self::Zero2 => 2,
+            Self::Zero3 => 3,
+        }
+    }
+}
+
+/// How ranks that share a sequence exchange keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContextMethod {
+    /// Keys and values go round while each rank attends with what it has (Liu et al. 2023), tokens dealt in a zig-zag so
+    /// that causal work is equal.
+    #[default]
+    Ring,
+    /// Heads are exchanged for tokens before and after the core (Jacobs et al. 2023).
+    AllToAll,
+    /// Keys and values of all ranks are gathered before the core (Llama 3).
+    AllGather,
+}
+
+named!(ContextMethod { Ring = "ring", AllToAll = "all-to-all", AllGather = "all-gather" });
+
+/// Degrees beyond data, tensor and pipeline. All are 1 by default.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mesh {
+    /// Ranks that share each sequence.
+    pub context: u32,
+    /// How they do.
+    pub context_method: ContextMethod,
+    /// Ranks over which a layer's experts are divided.
+    pub expert: u32,
+    /// Ranks that share each expert's matrices.
+    pub expert_tensor: u32,
+}
+
+impl Default for Mesh {
+    fn default() -> Self {
+        Self { context: 1, context_method: ContextMethod::Ring, expert: 1, expert_tensor: 1 }
+    }
+}
+
+impl Mesh {
+    /// Whether all degrees are 1.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How training state is divided and what runs beside what, beyond [`ZeroStage`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sharing {
+    /// Replicas (data x context ranks) over which state is divided; more hold copies (hybrid sharding). `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+    /// ZeRO-3: whether the next layer's parameters are gathered beside a layer's pass.
+    pub prefetch: bool,
+    /// ZeRO-1: whether a chunk's parameters are gathered beside the next iteration's forward passes of chunks before it.
+    pub overlap_parameters: bool,
+    /// Whether tensor-parallel collectives run in pieces beside the matrix products that make or use them.
+    pub overlap_tensor: bool,
+    /// Whether dispatch and combination of experts run beside the other work of a layer.
+    pub overlap_experts: bool,
+    /// Whether what layers keep waits in host memory between forward and backward pass.
+    pub offload_activations: bool,
+    /// Whether optimizer state lives in host memory and is stepped there.
+    pub offload_optimizer: bool,
+}
+
+impl Sharing {
+    /// Whether everything is at its default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the members of a group carry out a collective.
@@ -87,6 +232,8 @@ pub enum CollectiveAlgorithm {
     Hierarchical,
 }
 
+named!(CollectiveAlgorithm { Automatic = "automatic", Ring = "ring", Tree = "tree", Hierarchical = "hierarchical" });
+
 /// What one pipeline position holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,12 +242,17 @@ pub struct StagePlan {
     pub layers: Vec<u32>,
     /// Its recomputation.
     pub recompute: Recompute,
+    /// Layers of each chunk, the first ones, that it concerns; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recompute_layers: Option<u32>,
 }
 
 /// A plan: a small value that prints, parses and compares.
 ///
-/// Rank numbering is that of Megatron-LM: tensor fastest, then data, then pipeline:
-/// `rank = (pipeline_position * data + data_index) * tensor + tensor_index`.
+/// Rank numbering is that of Megatron-LM: tensor fastest, then context, then data, then pipeline:
+/// `rank = ((pipeline_position * data + data_index) * context + context_index) * tensor + tensor_index`.
+/// In the experts' layers the ranks of one pipeline position are numbered anew: expert-tensor fastest, then expert, then
+/// copies of the experts.
 /// Chunk `c` of the whole model sits on position `c % pipeline`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,6 +277,12 @@ pub struct Plan {
     pub overlap_gradients: bool,
     /// Algorithm of the gradient collectives.
     pub collective: CollectiveAlgorithm,
+    /// Degrees beyond data, tensor and pipeline.
+    #[serde(default, skip_serializing_if = "Mesh::is_default")]
+    pub mesh: Mesh,
+    /// Division and overlap beyond `zero` and `overlap_gradients`.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
     /// The device of each rank; empty means rank `r` on device `r`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placement: Vec<DeviceId>,
@@ -144,12 +302,17 @@ impl Plan {
     /// Ranks in all.
     #[must_use]
     pub fn world(&self) -> u64 {
-        u64::from(self.data) * u64::from(self.tensor) * u64::from(self.pipeline())
+        u64::from(self.data) * u64::from(self.mesh.context) * u64::from(self.tensor) * u64::from(self.pipeline())
     }
-    /// The rank at a pipeline position, replica and tensor index.
+    /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
     #[must_use]
-    pub fn rank(&self, position: u32, replica: u32, tensor_index: u32) -> Rank {
-        Rank::new((position * self.data + replica) * self.tensor + tensor_index)
+    pub const fn replicas(&self) -> u32 {
+        self.data * self.mesh.context
+    }
+    /// The rank at a pipeline position, replica (data and context index together) and tensor index.
+    #[must_use]
+    pub const fn rank(&self, position: u32, replica: u32, tensor_index: u32) -> Rank {
+        Rank::new((position * self.replicas() + replica) * self.tensor + tensor_index)
     }
     /// The device of a rank.
     #[must_use]

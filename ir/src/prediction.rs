@@ -1,6 +1,6 @@
 //! What an evaluator says of a plan.
 
-use crate::{Bytes, DeviceId, Plan, Problem, SimDuration, StageId};
+use crate::{Breakdown, Bytes, DeviceId, Plan, Problem, SimDuration, StageId};
 
 /// Peak memory of one pipeline position, by part.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,11 +24,15 @@ pub struct StageMemory {
 pub struct Prediction {
     /// One iteration, start of the first instruction to the end of the last.
     pub iteration: SimDuration,
+    /// Where nine of ten measured iterations should lie; `None` where the cost model does not know how far it is off.
+    pub interval: Option<(SimDuration, SimDuration)>,
+    /// Where the iteration's time goes; adds up to it.
+    pub breakdown: Breakdown,
     /// The pipeline's bubble rate: 1 - work / longest stage span, optimizer excluded; `None` where not computed.
     pub bubble_rate: Option<f64>,
     /// Per pipeline position.
     pub memory: Vec<StageMemory>,
-    /// Share of the busy time that rests on measured, interpolated and analytic durations.
+    /// Share of the busy time that rests on measured, interpolated, analytic and assumed durations.
     pub basis: BasisShare,
 }
 
@@ -39,8 +43,10 @@ pub struct BasisShare {
     pub measured: f64,
     /// Between measured points, or from a fit of them.
     pub interpolated: f64,
-    /// From a formula.
+    /// From a formula over known constants.
     pub analytic: f64,
+    /// From constants that nothing was measured for.
+    pub assumed: f64,
 }
 
 /// "No", with all reasons and the nearest legal choices.

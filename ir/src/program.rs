@@ -15,12 +15,13 @@
 //! * `Allocate` happens when the instruction starts, `Free` when it ends.
 
 use crate::{
-    Axis, BufferId, Bytes, ChunkId, CollectiveAlgorithm, DeviceId, GroupId, InstructionId, MicrobatchId, Model, Rank,
-    Recompute, RoleId, StageId, Workload, ZeroStage,
+    Axis, BufferId, Bytes, ChunkId, CollectiveAlgorithm, DeviceId, GroupId, InstructionId, Mesh, MicrobatchId, Model,
+    Rank, Recompute, RoleId, Sharing, StageId, Workload, ZeroStage,
 };
 
 mod buffer;
 mod digest;
+mod follows;
 mod rank_set;
 pub mod text;
 pub mod unfold;
@@ -46,11 +47,19 @@ pub enum Stream {
     BackwardReceive,
     /// Collectives over replicas.
     Data,
+    /// Exchange of keys and values between ranks that share a sequence.
+    Context,
+    /// Dispatch to experts and combination of what they give.
+    Expert,
+    /// Gathering of parameters and reduction of gradients layer by layer (ZeRO-3).
+    Shard,
+    /// Copies to and from host memory.
+    Host,
 }
 
 impl Stream {
     /// All of them, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Compute,
         Self::Tensor,
         Self::ForwardSend,
@@ -58,6 +67,10 @@ impl Stream {
         Self::BackwardSend,
         Self::BackwardReceive,
         Self::Data,
+        Self::Context,
+        Self::Expert,
+        Self::Shard,
+        Self::Host,
     ];
     /// Its name in text and on timelines.
     #[must_use]
@@ -70,6 +83,10 @@ impl Stream {
             Self::BackwardSend => "backward-send",
             Self::BackwardReceive => "backward-receive",
             Self::Data => "data",
+            Self::Context => "context",
+            Self::Expert => "expert",
+            Self::Shard => "shard",
+            Self::Host => "host",
         }
     }
 }
@@ -110,11 +127,12 @@ pub enum Unit {
     Embedding,
     /// The norm before attention.
     AttentionNorm(u32),
-    /// Attention with its projections; its output is partial over the tensor group.
+    /// What mixes positions: attention with its projections, or what the layer has instead; its output is partial over the tensor group.
     Attention(u32),
-    /// The norm before the feed-forward part.
+    /// The norm before the feed-forward part; in a layer of experts, the router too.
     MlpNorm(u32),
-    /// The feed-forward part; its output is partial over the tensor group.
+    /// The feed-forward part, its output partial over the tensor group; in a layer of experts, those of this rank with
+    /// the shared part.
     Mlp(u32),
     /// The norm before the head.
     FinalNorm,
@@ -149,9 +167,16 @@ pub struct Chunk {
     pub head: bool,
     /// What it computes again.
     pub recompute: Recompute,
+    /// Of its layers, how many of the first ones that concerns.
+    pub recomputed_layers: u32,
 }
 
 impl Chunk {
+    /// What is computed again in one of its layers, numbered through the model.
+    #[must_use]
+    pub const fn recompute_of(&self, layer: u32) -> Recompute {
+        if layer < self.first_layer + self.recomputed_layers { self.recompute } else { Recompute::None }
+    }
     /// Units in the chunk.
     #[must_use]
     pub const fn units(&self) -> u32 {
@@ -192,9 +217,14 @@ pub enum CollectiveKind {
     AllGather,
     /// Every member gets its part of the sum of all.
     ReduceScatter,
+    /// Every member gets its part of what each has: the whole buffer is what one member sends in all, its own part
+    /// included.
+    AllToAll,
 }
 
 impl CollectiveKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll];
     /// Its name in text.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -202,6 +232,7 @@ impl CollectiveKind {
             Self::AllReduce => "all-reduce",
             Self::AllGather => "all-gather",
             Self::ReduceScatter => "reduce-scatter",
+            Self::AllToAll => "all-to-all",
         }
     }
 }
@@ -227,10 +258,44 @@ pub enum Payload {
         /// The chunk.
         chunk: ChunkId,
     },
-    /// Updated parameters of a chunk, over replicas (ZeRO-1).
+    /// Updated parameters of a chunk, over replicas (ZeRO-1 and 2).
     Parameters {
         /// The chunk.
         chunk: ChunkId,
+    },
+    /// Gradients of the experts of a chunk, over the ranks that hold the same experts.
+    ExpertGradients {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Updated parameters of the experts of a chunk.
+    ExpertParameters {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Parameters of consecutive units of a chunk, before a pass (ZeRO-3).
+    UnitParameters {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The first of the units.
+        unit: u32,
+        /// Whether those of the experts in them, else all others.
+        experts: bool,
+        /// The microbatch.
+        microbatch: MicrobatchId,
+        /// The pass that needs them.
+        pass: Pass,
+    },
+    /// Gradients of consecutive units of a chunk, after a backward pass (ZeRO-2 and 3).
+    UnitGradients {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The first of the units.
+        unit: u32,
+        /// Whether those of the experts in them, else all others.
+        experts: bool,
+        /// The microbatch.
+        microbatch: MicrobatchId,
     },
     /// Gradients of parameters that every tensor rank holds but sees only its part of the sequence for.
     ReplicatedGradients,
@@ -253,6 +318,18 @@ pub enum UnitTensor {
     InputGradient,
     /// Three FP32 numbers per token: maximum, sum of exponentials, target logit.
     LossStatistics,
+    /// Logits of the whole vocabulary, where the loss is not sharded.
+    Logits,
+    /// Keys and values of the ranks that share a sequence, or their gradients.
+    KeysAndValues,
+    /// Queries, keys and values with heads exchanged for tokens, or the core's output on its way back.
+    Heads,
+    /// Tokens on their way to experts, or gradients of what experts gave.
+    Dispatched,
+    /// What experts gave on its way back, or gradients of what they got.
+    Combined,
+    /// Tokens gathered for an expert that several ranks share, or its partial output.
+    ExpertInput,
 }
 
 /// The other end of a message: rank `r` of this role talks to rank `r + shift` of role `role`.
@@ -331,6 +408,29 @@ pub enum Op {
     GradientNorm,
     /// Clipping and the AdamW step of the parameters that this rank answers for; clears gradients.
     Optimizer,
+    /// A copy between the device and host memory.
+    HostCopy {
+        /// Of what.
+        what: HostCopy,
+        /// Whether it leaves the device.
+        out: bool,
+        /// How much.
+        bytes: Bytes,
+    },
+}
+
+/// What is copied to or from host memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum HostCopy {
+    /// What a chunk keeps of a microbatch.
+    Activations {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The microbatch.
+        microbatch: MicrobatchId,
+    },
+    /// Gradients on their way to the optimizer in host memory, and stepped parameters on their way back.
+    OptimizerState,
 }
 
 /// One instruction of a role. Its waits and accesses are kept in the role's pools.
@@ -471,6 +571,52 @@ pub struct Layout {
     pub zero: ZeroStage,
     /// Algorithm of the gradient collectives.
     pub collective: CollectiveAlgorithm,
+    /// Degrees beyond data, tensor and pipeline.
+    #[serde(default, skip_serializing_if = "Mesh::is_default")]
+    pub mesh: Mesh,
+    /// Division and overlap beyond `zero`.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
+}
+
+impl Layout {
+    /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
+    #[must_use]
+    pub const fn replicas(&self) -> u32 {
+        self.data * self.mesh.context
+    }
+    /// Ranks of one pipeline position.
+    #[must_use]
+    pub const fn per_position(&self) -> u32 {
+        self.replicas() * self.tensor
+    }
+    /// Replicas over which training state is divided; 1 under ZeRO-0.
+    #[must_use]
+    pub fn shard(&self) -> u32 {
+        match self.zero {
+            ZeroStage::Zero0 => 1,
+            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
+                self.sharing.shard.unwrap_or_else(|| self.replicas()).max(1)
+            }
+        }
+    }
+    /// Ranks that hold the same experts.
+    #[must_use]
+    pub const fn expert_replicas(&self) -> u32 {
+        let sharing = self.mesh.expert * self.mesh.expert_tensor;
+        match self.per_position().checked_div(sharing) {
+            Some(copies) if copies > 0 => copies,
+            Some(_) | None => 1,
+        }
+    }
+    /// Ranks over which the optimizer state of experts is divided; 1 under ZeRO-0.
+    #[must_use]
+    pub const fn expert_shard(&self) -> u32 {
+        match self.zero {
+            ZeroStage::Zero0 => 1,
+            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => self.expert_replicas(),
+        }
+    }
 }
 
 /// A program. Ops are meaningful together with its model, workload, layout and chunks, so it needs nothing else to run.
@@ -496,7 +642,7 @@ impl Program {
     /// Ranks in all.
     #[must_use]
     pub fn world(&self) -> u32 {
-        self.layout.data * self.layout.tensor * self.layout.pipeline
+        self.layout.per_position() * self.layout.pipeline
     }
     /// The device of a rank.
     #[must_use]
@@ -513,10 +659,10 @@ impl Program {
     pub fn chunk(&self, id: ChunkId) -> &Chunk {
         &self.chunks[id.index()]
     }
-    /// Tokens of one microbatch on one replica.
+    /// Tokens of one microbatch on one rank (of ranks that share sequences, its part).
     #[must_use]
     pub fn microbatch_tokens(&self) -> u64 {
-        u64::from(self.layout.microbatch_size) * u64::from(self.workload.sequence_length)
+        self.shape().tokens()
     }
     /// Instructions of all roles (of one rank each).
     #[must_use]

@@ -82,6 +82,7 @@ pub(crate) fn model() -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: crate::Variants::default(),
     }
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn program(data: u32, tensor: u32, microbatches: u32) -> Program {
         embedding: stage == 0,
         head: stage == 1,
         recompute: Recompute::None,
+        recomputed_layers: 2,
     };
     let mut program = Program {
         model: model(),
@@ -110,6 +112,7 @@ pub(crate) fn program(data: u32, tensor: u32, microbatches: u32) -> Program {
             vocabulary_divisor: 1,
             optimizer: AdamW::default(),
             seed: 7,
+            recipe: crate::Recipe::default(),
         },
         layout: Layout {
             data,
@@ -120,6 +123,8 @@ pub(crate) fn program(data: u32, tensor: u32, microbatches: u32) -> Program {
             microbatches,
             zero: ZeroStage::Zero0,
             collective: CollectiveAlgorithm::Automatic,
+            mesh: crate::Mesh::default(),
+            sharing: crate::Sharing::default(),
         },
         chunks: vec![chunk(0), chunk(1)],
         groups: vec![

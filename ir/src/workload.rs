@@ -2,7 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
 use crate::{Model, Positions, Problem};
+
+mod recipe;
+
+pub use recipe::{GradientFormat, Recipe};
 
 /// The number format of weights and activations in matrix products.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -10,28 +15,57 @@ use crate::{Model, Positions, Problem};
 pub enum Precision {
     /// 32-bit floats throughout.
     Fp32,
+    /// 32-bit floats whose products are rounded to 10 bits of mantissa.
+    Tf32,
     /// 16-bit IEEE floats with FP32 master weights.
     Fp16,
     /// bfloat16 with FP32 master weights.
     Bf16,
+    /// As bfloat16, but the layers' matrix products take 8-bit floats, converted before each of them.
+    Fp8,
 }
 
 impl Precision {
+    /// All of them, in order.
+    pub const ALL: [Self; 5] = [Self::Fp32, Self::Tf32, Self::Fp16, Self::Bf16, Self::Fp8];
     /// Bytes of one weight or activation.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
-            Self::Fp32 => 4,
-            Self::Fp16 | Self::Bf16 => 2,
+            Self::Fp32 | Self::Tf32 => 4,
+            Self::Fp16 | Self::Bf16 | Self::Fp8 => 2,
         }
+    }
+    /// Whether weights are 16-bit (or 8-bit) copies of FP32 master weights.
+    #[must_use]
+    pub const fn is_half(self) -> bool {
+        match self {
+            Self::Fp32 | Self::Tf32 => false,
+            Self::Fp16 | Self::Bf16 | Self::Fp8 => true,
+        }
+    }
+    /// The format of matrix products outside the layers, and of attention cores.
+    #[must_use]
+    pub const fn outside_layers(self) -> Self {
+        match self {
+            Self::Fp8 => Self::Bf16,
+            Self::Fp32 | Self::Tf32 | Self::Fp16 | Self::Bf16 => self,
+        }
+    }
+    /// The one of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|precision| precision.name() == name)
     }
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
             Self::Fp16 => "fp16",
             Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
         }
     }
 }
@@ -45,6 +79,8 @@ pub enum AttentionKernel {
     /// Scores are written to memory and kept for the backward pass unless recomputed.
     Plain,
 }
+
+named!(AttentionKernel { Fused = "fused", Plain = "plain" });
 
 /// AdamW with decoupled weight decay (Loshchilov and Hutter 2019), linear warm-up and clipping of the global norm.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -100,6 +136,9 @@ pub struct Workload {
     pub optimizer: AdamW,
     /// Seed of initial weights and of the order of data.
     pub seed: u64,
+    /// Switches of the training software.
+    #[serde(default, skip_serializing_if = "Recipe::is_default")]
+    pub recipe: Recipe,
 }
 
 impl Workload {
@@ -133,6 +172,29 @@ impl Workload {
             }
         }
         problems.extend(self.optimizer.problems());
+        problems.extend(self.recipe_problems());
+        problems
+    }
+    fn recipe_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let Recipe { document_length, expert_imbalance, input_tokens_per_second, .. } = self.recipe;
+        if !(expert_imbalance.is_finite() && expert_imbalance >= 1.0) {
+            let message = format!("{expert_imbalance} is not the busiest over the mean");
+            problems.push(Problem::new("training.expert_imbalance", message).hint("1 is a perfect balance, 1.2 usual"));
+        }
+        if document_length.is_some_and(|length| length == 0 || !self.sequence_length.is_multiple_of(length)) {
+            let length = document_length.unwrap_or_default();
+            let message = format!("documents of {length} do not fill sequences of {}", self.sequence_length);
+            let nearest =
+                (1..=length.min(self.sequence_length)).rev().find(|n| self.sequence_length.is_multiple_of(*n));
+            let hint =
+                nearest.map_or("write a positive number".to_owned(), |nearest| format!("the nearest is {nearest}"));
+            problems.push(Problem::new("training.document_length", message).hint(hint));
+        }
+        if input_tokens_per_second.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            let message = "is not a positive rate";
+            problems.push(Problem::new("training.input_tokens_per_second", message).hint("leave it out for no limit"));
+        }
         problems
     }
     /// Every reason why `model` cannot be trained so, beyond [`Workload::problems`] and [`Model::problems`].
@@ -144,7 +206,7 @@ impl Workload {
                     format!("{} tokens are more than the model's {maximum} learned positions", self.sequence_length);
                 vec![Problem::new("training.sequence_length", message).hint(format!("write at most {maximum}"))]
             }
-            Positions::Learned { .. } | Positions::Rope { .. } => Vec::new(),
+            Positions::Learned { .. } | Positions::Rope { .. } | Positions::None => Vec::new(),
         }
     }
 }

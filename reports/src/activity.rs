@@ -26,6 +26,12 @@ pub enum Activity {
     DataCommunication,
     /// Collectives between stages of one replica: tied embeddings, the gradient's norm.
     ModelCommunication,
+    /// Exchange between ranks that share a sequence.
+    ContextCommunication,
+    /// Dispatch to experts and combination of what they give.
+    ExpertCommunication,
+    /// Copies to and from host memory.
+    HostCopy,
     /// The gradient's norm, clipping and the optimizer step.
     Optimizer,
     /// Nothing: waiting for another rank.
@@ -34,7 +40,7 @@ pub enum Activity {
 
 impl Activity {
     /// How many there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 14;
     /// All of them, in order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Forward,
@@ -46,6 +52,9 @@ impl Activity {
         Self::PipelineCommunication,
         Self::DataCommunication,
         Self::ModelCommunication,
+        Self::ContextCommunication,
+        Self::ExpertCommunication,
+        Self::HostCopy,
         Self::Optimizer,
         Self::Bubble,
     ];
@@ -66,13 +75,16 @@ impl Activity {
             Op::Compute { pass: Pass::BackwardInput, .. } => Self::BackwardInput,
             Op::Compute { pass: Pass::BackwardWeight, .. } => Self::BackwardWeight,
             Op::Collective { group, .. } => match program.groups[group.index()].axis {
-                Axis::Data => Self::DataCommunication,
+                Axis::Data | Axis::Replica | Axis::Shard | Axis::ExpertReplica => Self::DataCommunication,
                 Axis::Tensor => Self::TensorCommunication,
+                Axis::Context => Self::ContextCommunication,
+                Axis::Expert | Axis::ExpertTensor => Self::ExpertCommunication,
                 Axis::Pipeline => Self::PipelineCommunication,
                 Axis::Embedding | Axis::Model => Self::ModelCommunication,
             },
             Op::Send { .. } | Op::Receive { .. } => Self::PipelineCommunication,
             Op::GradientNorm | Op::Optimizer => Self::Optimizer,
+            Op::HostCopy { .. } => Self::HostCopy,
         }
     }
 
@@ -91,6 +103,8 @@ impl Activity {
                 | Self::PipelineCommunication
                 | Self::DataCommunication
                 | Self::ModelCommunication
+                | Self::ContextCommunication
+                | Self::ExpertCommunication
         )
     }
 
@@ -107,6 +121,9 @@ impl Activity {
             Self::PipelineCommunication => "pipeline communication",
             Self::DataCommunication => "data communication",
             Self::ModelCommunication => "model communication",
+            Self::ContextCommunication => "context communication",
+            Self::ExpertCommunication => "expert communication",
+            Self::HostCopy => "host copies",
             Self::Optimizer => "optimizer",
             Self::Bubble => "bubble",
         }
@@ -127,6 +144,9 @@ impl Activity {
             Self::PipelineCommunication => Colour { variable: "pipeline", light: 0xb83f8f, dark: 0xd96ab4 },
             Self::DataCommunication => Colour { variable: "data", light: 0x7a58c1, dark: 0xa184e6 },
             Self::ModelCommunication => Colour { variable: "model", light: 0x7d8720, dark: 0xb3bd4a },
+            Self::ContextCommunication => Colour { variable: "context", light: 0x0f8fa8, dark: 0x3fc0d8 },
+            Self::ExpertCommunication => Colour { variable: "expert", light: 0xa23b4e, dark: 0xd96a7d },
+            Self::HostCopy => Colour { variable: "host", light: 0x8a6d3b, dark: 0xc2a264 },
             Self::Optimizer => Colour { variable: "optimizer", light: 0x4a5563, dark: 0x93a0b0 },
             Self::Bubble => Colour { variable: "bubble", light: 0xe4e7ec, dark: 0x2b323c },
         }
@@ -173,6 +193,8 @@ pub enum InstructionClass {
     GradientNorm,
     /// Optimizer steps.
     Optimizer,
+    /// Copies to and from host memory.
+    HostCopy,
 }
 
 impl InstructionClass {
@@ -186,6 +208,7 @@ impl InstructionClass {
             Op::Receive { .. } => Self::Receive,
             Op::GradientNorm => Self::GradientNorm,
             Op::Optimizer => Self::Optimizer,
+            Op::HostCopy { .. } => Self::HostCopy,
         }
     }
 }
@@ -199,6 +222,7 @@ impl std::fmt::Display for InstructionClass {
             Self::Receive => f.write_str("receive"),
             Self::GradientNorm => f.write_str("gradient-norm"),
             Self::Optimizer => f.write_str("optimizer"),
+            Self::HostCopy => f.write_str("host-copy"),
         }
     }
 }

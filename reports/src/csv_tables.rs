@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ir::program::Payload;
+use ir::program::{HostCopy, Payload};
 use ir::{Op, Timeline};
 
 use crate::activity::InstructionClass;
@@ -69,12 +69,15 @@ fn subject(op: &Op) -> (String, String, String) {
         Op::Collective { payload, bytes, .. } => {
             let bytes = bytes.get().to_string();
             match payload {
-                Payload::Activation { chunk, microbatch, .. } => {
+                Payload::Activation { chunk, microbatch, .. }
+                | Payload::UnitParameters { chunk, microbatch, .. }
+                | Payload::UnitGradients { chunk, microbatch, .. } => {
                     (chunk.raw().to_string(), microbatch.raw().to_string(), bytes)
                 }
-                Payload::Gradients { chunk } | Payload::Parameters { chunk } => {
-                    (chunk.raw().to_string(), none(), bytes)
-                }
+                Payload::Gradients { chunk }
+                | Payload::Parameters { chunk }
+                | Payload::ExpertGradients { chunk }
+                | Payload::ExpertParameters { chunk } => (chunk.raw().to_string(), none(), bytes),
                 Payload::ReplicatedGradients | Payload::TiedGradients | Payload::GradientNorm => {
                     (none(), none(), bytes)
                 }
@@ -83,6 +86,10 @@ fn subject(op: &Op) -> (String, String, String) {
         Op::Send { message, bytes, .. } | Op::Receive { message, bytes, .. } => {
             (message.edge.raw().to_string(), message.microbatch.raw().to_string(), bytes.get().to_string())
         }
+        Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, bytes, .. } => {
+            (chunk.raw().to_string(), microbatch.raw().to_string(), bytes.get().to_string())
+        }
+        Op::HostCopy { what: HostCopy::OptimizerState, bytes, .. } => (none(), none(), bytes.get().to_string()),
         Op::GradientNorm | Op::Optimizer => (none(), none(), none()),
     }
 }
@@ -146,7 +153,7 @@ impl Report<'_> {
     }
 }
 
-fn into_io(error: csv::Error) -> std::io::Error {
+pub(crate) fn into_io(error: csv::Error) -> std::io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         other => std::io::Error::other(format!("{other:?}")),

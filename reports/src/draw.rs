@@ -7,6 +7,7 @@ pub(crate) mod bars;
 pub(crate) mod charts;
 mod font;
 pub(crate) mod palette;
+pub(crate) mod plot;
 mod png;
 pub(crate) mod scale;
 pub(crate) mod scene;

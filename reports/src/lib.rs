@@ -15,17 +15,20 @@
 //! #         name: "one layer".into(), hidden: 8, layers: 1, heads: 1, kv_heads: 1, head_dim: 8, ffn: 16, vocabulary: 32,
 //! #         norm: NormKind::RmsNorm, norm_epsilon: 1e-5, positions: Positions::Rope { theta: 1e4 }, mlp: MlpKind::Gelu,
 //! #         qkv_bias: false, projection_bias: false, mlp_bias: false, tied_head: false,
+//! #         variants: Variants::default(),
 //! #     };
 //! #     let workload = Workload {
 //! #         sequence_length: 64, global_batch: 1, iterations: 1, precision: Precision::Fp32,
 //! #         attention: AttentionKernel::Fused, vocabulary_divisor: 1, optimizer: AdamW::default(), seed: 1,
+//! #         recipe: Recipe::default(),
 //! #     };
 //! #     let layout = Layout {
 //! #         data: 1, tensor: 1, pipeline: 1, sequence_parallel: false, microbatch_size: 1, microbatches: 1,
 //! #         zero: ZeroStage::Zero0, collective: CollectiveAlgorithm::Automatic,
+//! #         mesh: Mesh::default(), sharing: Sharing::default(),
 //! #     };
 //! #     let stage = StageId::new(0);
-//! #     let chunk = Chunk { stage, first_layer: 0, layers: 1, embedding: true, head: true, recompute: Recompute::None };
+//! #     let chunk = Chunk { stage, first_layer: 0, layers: 1, embedding: true, head: true, recompute: Recompute::None, recomputed_layers: 0 };
 //! #     let mut role = Role::new(stage, RankSet::run(0, 1, 1));
 //! #     for pass in [Pass::Forward, Pass::Backward] {
 //! #         let (chunk, units, microbatch) = (ChunkId::new(0), UnitRange { start: 0, end: 8 }, MicrobatchId::new(0));
@@ -50,23 +53,37 @@
 //! assert_eq!(metrics.bubble_rate, Some(1.0 - 3_000.0 / 3_500.0));
 //! ```
 //!
+//! Beside timelines it owns the plain tables of pages whose numbers come from elsewhere, each filled by its caller and
+//! written as a [`Document`]: [`scoreboard`] (predictions against measured rows), [`waterfall`] (where a step goes and what
+//! each part would give back), [`sweep`] (a long table of points), [`diff`], [`candidates`], [`sizing`]; and [`junit`].
+//!
 //! Read next: [`metrics`] for how an iteration's time is divided, [`compare`] for how two timelines join.
 
 mod activity;
+pub mod candidates;
 pub mod compare;
 mod csv_tables;
+pub mod diff;
+pub mod document;
 mod draw;
+pub mod junit;
 pub mod metrics;
 mod page;
 mod perfetto;
 mod pictures;
 mod report;
+pub mod scoreboard;
 pub mod show;
+pub mod sizing;
+pub mod sweep;
 pub mod tables;
+pub mod unit;
+pub mod waterfall;
 pub mod words;
 
 pub use activity::{Activity, Colour, InstructionClass};
 pub use compare::Comparison;
+pub use document::Document;
 pub use metrics::{Metrics, ModelRate};
 pub use perfetto::{Process, write_trace};
 pub use report::{LossCurve, Report, ReportInput, SCHEMA_VERSION};

@@ -3,7 +3,8 @@
 use askama::Template;
 use ir::{Bytes, Clock};
 
-use crate::activity::{Activity, Colour};
+use crate::activity::Activity;
+use crate::draw::scene::Key;
 use crate::draw::{bars, charts, palette};
 use crate::metrics::{Metrics, bounds};
 use crate::report::Report;
@@ -17,23 +18,6 @@ struct Figure {
     values: Vec<(String, &'static str)>,
     note: String,
     alarm: bool,
-}
-
-/// An entry of a legend: a colour's variable and what it stands for.
-struct Key {
-    variable: &'static str,
-    name: String,
-    /// Drawn as a line, not a box.
-    line: bool,
-}
-
-impl Key {
-    fn filled(colour: Colour, name: &str) -> Self {
-        Self { variable: colour.variable, name: name.to_owned(), line: false }
-    }
-    fn line(colour: Colour, name: &str) -> Self {
-        Self { variable: colour.variable, name: name.to_owned(), line: true }
-    }
 }
 
 /// A picture with its legend.
@@ -165,7 +149,7 @@ impl Report<'_> {
                 activity.name().to_owned()
             }
         };
-        Activity::ALL.into_iter().filter(used).map(|activity| Key::filled(activity.colour(), &name(activity))).collect()
+        Activity::ALL.into_iter().filter(used).map(|activity| Key::filled(activity.colour(), name(activity))).collect()
     }
 
     fn memory_keys(&self) -> Vec<Key> {
@@ -193,7 +177,7 @@ impl Report<'_> {
         })?;
         let lane = machine.median.lanes.iter().find(|lane| lane.rank == worst.memory.rank)?;
         let mut keys = self.memory_keys();
-        keys.retain(|key| !key.line);
+        keys.retain(|key| !key.is_line());
         let mut counted = Vec::new();
         for machine in &self.machines {
             let begin = bounds(machine.median).0;
@@ -203,7 +187,7 @@ impl Report<'_> {
                 |(time, bytes): &(ir::SimTime, Bytes)| (time.nanoseconds().saturating_sub(begin), bytes.get());
             let name = format!("total, {}", machine.clock.word());
             let colour = if counted.is_empty() { palette::TEXT } else { palette::CURVES[counted.len()] };
-            keys.push(Key::line(colour, &name));
+            keys.push(Key::line(colour, name.clone()));
             counted.push((name, same.memory.iter().map(relative).collect()));
         }
         if worst.memory.capacity_bytes.is_some_and(|capacity| capacity <= 3 * worst.memory.peak_bytes) {
@@ -233,7 +217,7 @@ impl Report<'_> {
         let curves: Vec<charts::Curve> = self.input.losses.iter().map(curve).collect();
         let svg = charts::losses(&curves)?;
         let key = |(index, curve): (usize, &charts::Curve)| {
-            Key::line(palette::CURVES[index % palette::CURVES.len()], &curve.name)
+            Key::line(palette::CURVES[index % palette::CURVES.len()], curve.name.clone())
         };
         Some(Picture { svg, keys: curves.iter().enumerate().map(key).collect() })
     }

@@ -251,7 +251,9 @@ fn label(program: &Program, op: &Op) -> String {
         Op::Receive { message, .. } => {
             format!("receive {} {}", message_name(message.direction), message.microbatch.raw())
         }
-        Op::Collective { .. } | Op::GradientNorm | Op::Optimizer => InstructionClass::of(program, op).to_string(),
+        Op::Collective { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => {
+            InstructionClass::of(program, op).to_string()
+        }
     }
 }
 

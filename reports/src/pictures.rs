@@ -1,7 +1,7 @@
 //! A report's pictures, each on its own.
 
 use crate::activity::Activity;
-use crate::draw::scene::Scene;
+use crate::draw::scene::{Key, Scene};
 use crate::draw::timeline::{Block, heading, picture};
 use crate::metrics::bounds;
 use crate::report::Report;
@@ -40,7 +40,8 @@ impl Report<'_> {
     }
 
     fn standalone(&self) -> Scene {
-        let keys: Vec<_> = self.activities().into_iter().map(|activity| (activity.colour(), activity.name())).collect();
+        let key = |activity: Activity| Key::filled(activity.colour(), activity.name());
+        let keys: Vec<Key> = self.activities().into_iter().map(key).collect();
         self.timeline_scene().framed(&keys)
     }
 

@@ -51,6 +51,18 @@ pub fn nanoseconds(nanoseconds: f64) -> String {
     scaled(nanoseconds, &[(1e9, "s"), (1e6, "ms"), (1e3, "\u{b5}s"), (1.0, "ns")])
 }
 
+/// A length of time in seconds, up to days: `12.35 ms`, `3.500 h`, `21.40 days`.
+#[must_use]
+pub fn seconds(seconds: f64) -> String {
+    const DAY: f64 = 86_400.0;
+    match seconds.abs() {
+        s if s >= DAY => format!("{} days", number(seconds / DAY)),
+        s if s >= 7_200.0 => format!("{} h", number(seconds / 3_600.0)),
+        s if s >= 120.0 => format!("{} min", number(seconds / 60.0)),
+        _ => nanoseconds(seconds * 1e9),
+    }
+}
+
 /// An amount of memory: `12.35 GiB`.
 #[must_use]
 pub fn bytes(bytes: Bytes) -> String {
@@ -89,6 +101,29 @@ pub fn signed_percent(share: f64) -> String {
     if share.is_finite() && share >= 0.0 { format!("+{text}") } else { text }
 }
 
+/// US dollars: `$0.12`, `$12,345`, `$1.235 M`.
+#[must_use]
+pub fn dollars(dollars: f64) -> String {
+    if !dollars.is_finite() {
+        return "not a number".to_owned();
+    }
+    let sign = if dollars < 0.0 { "\u{2212}" } else { "" };
+    let amount = dollars.abs();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "under a million")]
+    match amount {
+        a if a < 99.995 => format!("{sign}${a:.2}"),
+        a if a < 999_999.5 => format!("{sign}${}", count(a.round() as u64)),
+        a if a < 999_950_000.0 => format!("{sign}${} M", number(a / 1e6)),
+        a => format!("{sign}${} bn", number(a / 1e9)),
+    }
+}
+
+/// A value that may be missing; a dash where it is.
+#[must_use]
+pub fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "\u{2013}".to_owned(), text)
+}
+
 /// A whole number with a thin comma every three digits: `150,000`.
 #[must_use]
 pub fn count(value: u64) -> String {
@@ -101,6 +136,13 @@ pub fn count(value: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Words that begin with a capital letter.
+#[must_use]
+pub fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 /// "1 rank", "8 ranks".
@@ -127,6 +169,14 @@ mod tests {
         assert_eq!(with_prefix(3.12e14, "FLOP/s"), "312.0 TFLOP/s");
         assert_eq!(with_prefix(12_345.0, ""), "12.35 k");
         assert_eq!(with_prefix(12.0, "tokens/s"), "12.00 tokens/s");
+        assert_eq!(seconds(0.012_345), "12.35 ms");
+        assert_eq!(seconds(90.0), "90.00 s");
+        assert_eq!(seconds(12_600.0), "3.500 h");
+        assert_eq!(seconds(1_848_960.0), "21.40 days");
+        assert_eq!(dollars(0.125), "$0.12");
+        assert_eq!(dollars(12_345.4), "$12,345");
+        assert_eq!(dollars(1_234_567.0), "$1.235 M");
+        assert_eq!(dollars(-2.5e9), "\u{2212}$2.500 bn");
     }
     #[test]
     fn shares_and_counts() {
@@ -137,5 +187,6 @@ mod tests {
         assert_eq!(count(150_000), "150,000");
         assert_eq!(count(999), "999");
         assert_eq!(plural(1, "rank", "ranks"), "1 rank");
+        assert_eq!(capital("step time"), "Step time");
     }
 }

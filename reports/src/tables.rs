@@ -33,7 +33,7 @@ pub struct Column {
 
 impl Table {
     /// A table without rows. A heading that begins with `>` is of numbers; the sign is taken off.
-    fn new(title: &str, columns: &[&str]) -> Self {
+    pub(crate) fn new(title: &str, columns: &[&str]) -> Self {
         let column =
             |name: &&str| Column { name: name.trim_start_matches('>').to_owned(), numeric: name.starts_with('>') };
         Self {
@@ -43,7 +43,7 @@ impl Table {
             note: String::new(),
         }
     }
-    fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row of {} that does not fit its columns", self.title);
         self.rows.push(cells);
     }

@@ -1,6 +1,6 @@
 //! Instructions, ranks and plans in words: for titles, tables and the moment of a peak.
 
-use ir::program::{Chunk, Direction, Message, Pass, Payload, RankSet, Unit, UnitRange, UnitTensor};
+use ir::program::{Chunk, Direction, HostCopy, Message, Pass, Payload, RankSet, Unit, UnitRange, UnitTensor};
 use ir::{ChunkId, InstructionId, Op, Program, RoleId, ZeroStage};
 
 use crate::show::plural;
@@ -44,6 +44,16 @@ pub fn op(program: &Program, op: &Op) -> String {
         }
         Op::GradientNorm => "gradient norm".to_owned(),
         Op::Optimizer => "optimizer step".to_owned(),
+        Op::HostCopy { what, out, bytes } => {
+            let what = match what {
+                HostCopy::Activations { chunk, microbatch } => {
+                    format!("activations of chunk {}, microbatch {}", chunk.raw(), microbatch.raw())
+                }
+                HostCopy::OptimizerState => "gradients and stepped parameters".to_owned(),
+            };
+            let way = if *out { "to" } else { "from" };
+            format!("copy {way} host memory: {what}, {}", crate::show::bytes(*bytes))
+        }
     }
 }
 
@@ -74,6 +84,12 @@ fn payload_words(program: &Program, payload: &Payload) -> String {
                 UnitTensor::OutputGradient => "output gradient",
                 UnitTensor::InputGradient => "input gradient",
                 UnitTensor::LossStatistics => "loss statistics",
+                UnitTensor::Logits => "logits",
+                UnitTensor::KeysAndValues => "keys and values",
+                UnitTensor::Heads => "heads for tokens",
+                UnitTensor::Dispatched => "tokens sent to experts",
+                UnitTensor::Combined => "tokens back from experts",
+                UnitTensor::ExpertInput => "tokens of a shared expert",
             };
             let chunk = program.chunk(*chunk);
             let unit = if *unit < chunk.units() { unit_words(chunk.unit(*unit)) } else { format!("unit {unit}") };
@@ -81,6 +97,17 @@ fn payload_words(program: &Program, payload: &Payload) -> String {
         }
         Payload::Gradients { chunk } => format!("gradients of chunk {}", chunk.raw()),
         Payload::Parameters { chunk } => format!("parameters of chunk {}", chunk.raw()),
+        Payload::ExpertGradients { chunk } => format!("gradients of the experts of chunk {}", chunk.raw()),
+        Payload::ExpertParameters { chunk } => format!("parameters of the experts of chunk {}", chunk.raw()),
+        Payload::UnitParameters { chunk, unit, experts, microbatch, pass } => {
+            let whose = if *experts { "expert parameters" } else { "parameters" };
+            let unit = unit_words(program.chunk(*chunk).unit(*unit));
+            format!("{whose} from {unit}, {}, microbatch {}", pass_words(*pass), microbatch.raw())
+        }
+        Payload::UnitGradients { chunk, unit, experts, microbatch } => {
+            let whose = if *experts { "expert gradients" } else { "gradients" };
+            format!("{whose} from {}, microbatch {}", unit_words(program.chunk(*chunk).unit(*unit)), microbatch.raw())
+        }
         Payload::ReplicatedGradients => "gradients of replicated parameters".to_owned(),
         Payload::TiedGradients => "gradients of the tied embedding".to_owned(),
         Payload::GradientNorm => "gradient norm".to_owned(),

@@ -18,6 +18,8 @@ pub fn layout(plan: &Plan) -> Layout {
         microbatches: plan.microbatches,
         zero: plan.zero,
         collective: plan.collective,
+        mesh: plan.mesh,
+        sharing: plan.sharing,
     }
 }
 
@@ -62,6 +64,7 @@ pub fn chunks(plan: &Plan) -> Vec<Chunk> {
             embedding: number == 0,
             head: number == last,
             recompute: stage.recompute,
+            recomputed_layers: stage.recompute_layers.map_or(layers, |first| first.min(layers)),
         });
         first_layer += layers;
     }

@@ -1,12 +1,15 @@
 //! Whether a plan can be carried out, and if not, every reason why.
 
+mod axes;
 mod nearest;
+mod runtimes;
 #[cfg(test)]
 mod tests;
 
 pub use nearest::{balanced_stages, nearest};
+pub use runtimes::{Runtime, refused_by};
 
-use ir::{Cluster, DeviceKindId, Model, Plan, Problem, Schedule, Workload};
+use ir::{Cluster, DeviceKindId, Mixer, Model, Plan, Problem, Schedule, Workload};
 
 use crate::layout::chunk_positions;
 use crate::schedules;
@@ -20,16 +23,23 @@ pub const MOST_PASSES: u64 = 1 << 26;
 ///
 /// Rules, beside those of the schedule ([`schedules::refusals`]):
 ///
-/// * data x tensor x pipeline ranks have devices of their own;
-/// * query heads, key and value heads and the feed-forward width divide by the tensor degree (the vocabulary is padded
-///   so that it does);
+/// * data x context x tensor x pipeline ranks have devices of their own;
+/// * query heads, key and value heads, the feed-forward width and the widths of state spaces divide by the tensor degree
+///   (the vocabulary is padded so that it does);
 /// * the layers of all stages sum to the model's, equally many chunks per stage, and no chunk is empty: a chunk of no
 ///   layers must hold the embedding or the head;
 /// * data x microbatch size x microbatches is the global batch;
 /// * sequence parallelism needs tensor > 1 and a microbatch whose tokens divide by it;
 /// * the devices of a tensor group are of one kind: they share every pass in lockstep. Unlike replicas are legal: they
 ///   have equal shares, and the slowest sets the pace;
-/// * every device supports the precision.
+/// * every device supports the precision;
+/// * sequences divide into twice the context degree (by it, where heads are exchanged for tokens; heads then divide by it),
+///   and layers that carry a state along the sequence exchange heads;
+/// * experts divide by the expert degree, the ranks of a stage by expert x expert-tensor, and with tensor > 1 experts need
+///   sequence parallelism;
+/// * the shard group divides the replicas, and switches that speak of a ZeRO stage or a division stand with it.
+///
+/// What is legal here, one runtime or another may refuse all the same: [`refused_by`].
 #[must_use]
 pub fn legal(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
     let mut problems = sizes(plan);
@@ -38,6 +48,7 @@ pub fn legal(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster)
         problems.extend(layers(plan, model));
         problems.extend(batch(plan, workload));
         problems.extend(sequence(plan, workload));
+        problems.extend(axes::problems(plan, model, workload));
         problems.extend(order(plan, model));
         problems.extend(devices(plan, workload, cluster));
     }
@@ -53,6 +64,9 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
         ("plan.stages", plan.stages.len() as u64),
         ("plan.microbatch_size", u64::from(plan.microbatch_size)),
         ("plan.microbatches", u64::from(plan.microbatches)),
+        ("plan.mesh.context", u64::from(plan.mesh.context)),
+        ("plan.mesh.expert", u64::from(plan.mesh.expert)),
+        ("plan.mesh.expert_tensor", u64::from(plan.mesh.expert_tensor)),
     ];
     for (subject, size) in degrees {
         if size == 0 {
@@ -80,15 +94,12 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
                 .hint("larger microbatches, more replicas or a smaller global batch"),
         );
     }
-    let world = [u64::from(plan.tensor), plan.stages.len() as u64]
+    let world = [u64::from(plan.mesh.context), u64::from(plan.tensor), plan.stages.len() as u64]
         .iter()
         .try_fold(u64::from(plan.data), |world, degree| world.checked_mul(*degree))
         .unwrap_or(u64::MAX);
     if world > u64::from(u32::MAX >> 8) {
-        problems.push(Problem::new(
-            "plan",
-            format!("{} x {} x {} ranks are over 2^24", plan.data, plan.tensor, plan.stages.len()),
-        ));
+        problems.push(Problem::new("plan", format!("{} ranks are over 2^24", degrees_of(plan))));
     }
     let passes = plan.stages.len() as u64 * chunks as u64 * u64::from(plan.microbatches) * 2;
     if problems.is_empty() && passes > MOST_PASSES {
@@ -102,13 +113,10 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
 
 /// What the tensor degree must divide.
 fn division(plan: &Plan, model: &Model) -> Vec<Problem> {
-    let divided = [
-        ("model.heads", "query heads", model.heads),
-        ("model.kv_heads", "key and value heads", model.kv_heads),
-        ("model.ffn", "the feed-forward width", model.ffn),
-    ];
+    let divided = divided(model);
     let legal = |tensor: u32| divided.iter().all(|(_, _, size)| size.is_multiple_of(tensor));
-    let choices = (1..=model.kv_heads.min(4096)).filter(|tensor| legal(*tensor)).collect::<Vec<_>>();
+    let most = divided.iter().map(|(_, _, size)| *size).min().unwrap_or(1);
+    let choices = (1..=most.min(4096)).filter(|tensor| legal(*tensor)).collect::<Vec<_>>();
     let broken = divided.iter().filter(|(_, _, size)| !size.is_multiple_of(plan.tensor));
     broken
         .map(|(subject, what, size)| {
@@ -118,6 +126,35 @@ fn division(plan: &Plan, model: &Model) -> Vec<Problem> {
                 .hint(format!("tensor can be {nearest} for this model; heads are not replicated"))
         })
         .collect()
+}
+
+/// Degrees, for sentences: context only where there is any.
+fn degrees_of(plan: &Plan) -> String {
+    let context = if plan.mesh.context == 1 { String::new() } else { format!(" x context {}", plan.mesh.context) };
+    format!("data {}{context} x tensor {} x pipeline {}", plan.data, plan.tensor, plan.stages.len())
+}
+
+/// What divides over the tensor group: subject, words and size. Latent attention makes keys and values of each query head.
+fn divided(model: &Model) -> Vec<(&'static str, &'static str, u32)> {
+    let has = |mixers: &[Mixer]| model.runs().any(|run| run.layers > 0 && mixers.contains(&run.mixer));
+    let mut found = Vec::with_capacity(6);
+    if has(&[Mixer::Attention, Mixer::Window, Mixer::Latent]) {
+        found.push(("model.heads", "query heads", model.heads));
+    }
+    if has(&[Mixer::Attention, Mixer::Window]) {
+        found.push(("model.kv_heads", "key and value heads", model.kv_heads));
+    }
+    if axes::has_dense(model) {
+        found.push(("model.ffn", "the feed-forward width", model.ffn));
+    }
+    if let Some(mamba) = model.variants.mamba {
+        found.push(("model.mamba.inner", "the inner width of state spaces", mamba.inner));
+    }
+    if let Some(delta) = model.variants.delta {
+        found.push(("model.delta.key_heads", "key heads of the delta rule", delta.key_heads));
+        found.push(("model.delta.value_heads", "value heads of the delta rule", delta.value_heads));
+    }
+    found
 }
 
 fn layers(plan: &Plan, model: &Model) -> Vec<Problem> {
@@ -205,19 +242,21 @@ fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
                 .hint("sequence_parallel = false, or tensor > 1"),
         );
     }
-    let tokens = u64::from(plan.microbatch_size) * u64::from(workload.sequence_length);
+    let context = u64::from(plan.mesh.context);
+    let tokens = u64::from(plan.microbatch_size) * u64::from(workload.sequence_length).div_ceil(context);
     if !tokens.is_multiple_of(u64::from(plan.tensor)) {
         let (tensor, length) = (u64::from(plan.tensor), u64::from(workload.sequence_length));
         problems.push(
             Problem::new(
                 "training.sequence_length",
                 format!(
-                    "sequence_length {length} x microbatch_size {} = {tokens} tokens do not divide by tensor {tensor}, \
+                    "sequence_length {length}{} x microbatch_size {} = {tokens} tokens do not divide by tensor {tensor}, \
                      which sequence parallelism needs",
+                    if context > 1 { format!(" / context {context}") } else { String::new() },
                     plan.microbatch_size
                 ),
             )
-            .hint(format!("pad sequences to {}, or sequence_parallel = false", length.next_multiple_of(tensor))),
+            .hint(format!("pad sequences to {}, or sequence_parallel = false", length.next_multiple_of(tensor * context))),
         );
     }
     problems
@@ -255,16 +294,8 @@ fn devices(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> 
         problems.extend(placement(plan, there));
     } else if world > there {
         problems.push(
-            Problem::new(
-                "plan",
-                format!(
-                    "data {} x tensor {} x pipeline {} = {world} ranks and the cluster has {there} devices",
-                    plan.data,
-                    plan.tensor,
-                    plan.pipeline()
-                ),
-            )
-            .hint("smaller degrees, or more nodes"),
+            Problem::new("plan", format!("{} = {world} ranks and the cluster has {there} devices", degrees_of(plan)))
+                .hint("smaller degrees, or more nodes"),
         );
     }
     if problems.is_empty() {
@@ -305,7 +336,7 @@ fn placement(plan: &Plan, there: u64) -> Vec<Problem> {
 fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
     let mut problems = Vec::new();
     let runs = kind_runs(plan, cluster);
-    let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.data));
+    let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.replicas()));
     let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor));
     if let Some(&[(_, before), (rank, after)]) = inside {
         let name = |kind: DeviceKindId| &cluster.device_kind(kind).name;

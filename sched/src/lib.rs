@@ -26,6 +26,7 @@
 //!
 //! Read next: [`passes`] for what one pass consists of, then [`lowering`].
 
+mod axes;
 pub mod drive;
 pub mod evaluate;
 pub mod layout;
@@ -34,11 +35,12 @@ pub mod lowering;
 pub mod passes;
 pub mod policies;
 pub mod schedules;
+mod state;
 #[cfg(test)]
 mod testing;
 
 pub use drive::{Controller, Drive, StaticController, drive};
-pub use evaluate::{ClosedForm, Evaluator, OnBackend, memory_problems, summarise};
-pub use legality::{legal, nearest};
+pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, memory_problems, summarise};
+pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
-pub use policies::{Manual, Megatron, Planner, Question};
+pub use policies::{Exhaustive, Manual, Megatron, Planner, Question, Space};

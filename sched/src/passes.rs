@@ -1,22 +1,56 @@
-//! The ops of one pass of one chunk: which units run together and which collectives stand between them.
+//! The ops of one pass of one chunk: which units run together, which collectives stand between them, and which run beside
+//! them.
 //!
 //! This is the only enumeration: lowering emits it and the closed-form evaluator sums its prices.
 //!
-//! The ops of a rank's passes form one chain: each begins when the one before has ended, whichever stream it queues on.
+//! # The chain
 //!
-//! * One tensor rank: the whole chunk is one instruction.
+//! The ops of a rank's passes form one chain: each begins when the one before has ended, whichever stream it queues on.
+//! Ops may be *beside* the compute instruction that follows them: they begin when it may begin (those of one stream one
+//! after the other), and the op after that compute waits for it and for them. So a compute with its companions takes the
+//! longest of the compute and, of each stream, the sum of its companions ([`segments`]). What overlaps is said here, op by
+//! op; no factor stands for it.
+//!
+//! # What stands where
+//!
+//! * One tensor rank and nothing else: the whole chunk is one instruction.
 //! * Tensor parallelism (Shoeybi et al. 2019): an all-reduce of each partial output on the way up, and of each partial
 //!   input gradient on the way down.
 //! * With sequence parallelism (Korthikanti et al. 2022): a reduce-scatter in place of each all-reduce, and gathers
-//!   of a body's input before it, of its output gradient and again of its input before its backward pass.
+//!   of a body's input before it, of its output gradient and again of its input before its backward pass. With overlap
+//!   (Wang et al. 2023; Transformer Engine) each of these runs in as many pieces as there are ranks: one piece has nothing
+//!   to hide behind, the rest is beside the body.
+//! * Context parallelism, around each mixer: keys and values go round beside it (ring; backward once more, and their
+//!   gradients), or are gathered before it (and their gradients scattered after), or heads are exchanged for tokens before
+//!   and after.
+//! * Experts: tokens are dispatched before the feed-forward part and combined after it, and gathered where several ranks
+//!   share an expert; with overlap, dispatch is beside the feed-forward part and combination beside the next body.
+//! * ZeRO-3: the parameters of each *part* (the embedding, a layer or half of one, the head) are gathered before it, or with
+//!   prefetch beside the body of the part before; ZeRO-2 and 3: its gradients are scattered after it, or with overlap beside
+//!   the body of the next.
+//! * Activation offload: what a layer keeps leaves beside the next layer's forward pass and returns beside the backward pass
+//!   of the layer above; that of a chunk's last layer stays.
 //! * Full recomputation: directly before the first backward instruction that touches a layer, its units run forward
 //!   again, with their collectives except the last (nobody reads the layer's output); backward instructions end at layer
 //!   boundaries, so that one layer's activations are back at a time.
 
-use ir::counts::{Shape, payload_bytes};
+mod around;
+mod parts;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use segments::{Segment, segments};
+
+use ir::counts::Shape;
 use ir::grid::Action;
-use ir::program::{Chunk, CollectiveKind, Layout, Pass, Payload, Unit, UnitRange, UnitTensor};
-use ir::{Bytes, ChunkId, MicrobatchId, Recompute};
+use ir::program::{Chunk, CollectiveKind, Pass, Stream, UnitRange, UnitTensor};
+use ir::{Axis, Bytes};
+
+/// All passes of a chunk, each at its own index.
+pub(crate) const ACTIONS: [Action; 4] =
+    [Action::Forward, Action::Backward, Action::BackwardInput, Action::BackwardWeight];
 
 /// One op of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,10 +62,37 @@ pub enum PassOp {
         /// Which.
         units: UnitRange,
     },
-    /// A collective over the tensor group.
+    /// A collective.
     Collective {
         /// Which.
         kind: CollectiveKind,
+        /// Over whom.
+        axis: Axis,
+        /// Of what.
+        moves: Moves,
+        /// Bytes of the whole buffer.
+        bytes: Bytes,
+        /// Whether it runs beside the compute that follows.
+        beside: bool,
+    },
+    /// A copy of what a layer keeps to or from host memory.
+    HostCopy {
+        /// The layer's units.
+        units: UnitRange,
+        /// Whether it leaves the device.
+        out: bool,
+        /// How much.
+        bytes: Bytes,
+        /// Whether it runs beside the compute that follows.
+        beside: bool,
+    },
+}
+
+/// What a collective of a pass moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moves {
+    /// An activation or its gradient.
+    Activation {
         /// Which tensor of the unit.
         tensor: UnitTensor,
         /// The unit's position in the chunk; the statistics of the loss are those of the head.
@@ -39,231 +100,80 @@ pub enum PassOp {
         /// The pass that needs it.
         pass: Pass,
     },
+    /// Parameters of a part, before a pass.
+    Parameters {
+        /// The part.
+        units: UnitRange,
+        /// Whether those of its experts, else all others.
+        experts: bool,
+        /// The pass that needs them.
+        pass: Pass,
+    },
+    /// Gradients of a part, after a pass.
+    Gradients {
+        /// The part.
+        units: UnitRange,
+        /// Whether those of its experts, else all others.
+        experts: bool,
+    },
 }
 
-/// The ops of a pass of a chunk, in order.
+impl PassOp {
+    /// Where it queues.
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        match self {
+            Self::Compute { .. } => Stream::Compute,
+            Self::HostCopy { .. } => Stream::Host,
+            Self::Collective { moves: Moves::Parameters { .. } | Moves::Gradients { .. }, .. } => Stream::Shard,
+            Self::Collective { moves: Moves::Activation { .. }, axis, .. } => match axis {
+                Axis::Context => Stream::Context,
+                Axis::Expert | Axis::ExpertTensor => Stream::Expert,
+                Axis::Tensor => Stream::Tensor,
+                Axis::Data
+                | Axis::Pipeline
+                | Axis::Embedding
+                | Axis::Model
+                | Axis::Replica
+                | Axis::Shard
+                | Axis::ExpertReplica => panic!("no activation moves over the {} axis", axis.name()),
+            },
+        }
+    }
+    /// Whether it runs beside the compute that follows it.
+    #[must_use]
+    pub const fn is_beside(&self) -> bool {
+        match self {
+            Self::Compute { .. } => false,
+            Self::Collective { beside, .. } | Self::HostCopy { beside, .. } => *beside,
+        }
+    }
+    /// The same, beside the compute that follows or in the chain.
+    #[must_use]
+    const fn placed(self, to: bool) -> Self {
+        match self {
+            Self::Compute { .. } => self,
+            Self::Collective { kind, axis, moves, bytes, .. } => {
+                Self::Collective { kind, axis, moves, bytes, beside: to }
+            }
+            Self::HostCopy { units, out, bytes, .. } => Self::HostCopy { units, out, bytes, beside: to },
+        }
+    }
+}
+
+/// The ops of a pass of a chunk, in order; `overlap_gradients` as in [`ir::Plan`].
 ///
 /// # Panics
 /// If the chunk is empty.
 #[must_use]
-pub fn pass_ops(chunk: &Chunk, layout: &Layout, action: Action) -> Vec<PassOp> {
+pub fn pass_ops(shape: Shape<'_>, chunk: &Chunk, overlap_gradients: bool, action: Action) -> Vec<PassOp> {
     assert!(chunk.units() > 0, "a pass of an empty chunk");
-    let mut walk = Walk { chunk, layout, ops: Vec::new() };
+    let mut walk = walk::Walk::new(shape, chunk, overlap_gradients);
     match action {
         Action::Forward => walk.forward(chunk.all_units(), Pass::Forward),
         Action::Backward => walk.backward(Pass::Backward),
         Action::BackwardInput => walk.backward(Pass::BackwardInput),
-        Action::BackwardWeight => {
-            walk.ops.push(PassOp::Compute { pass: Pass::BackwardWeight, units: chunk.all_units() });
-        }
+        Action::BackwardWeight => walk.weights(),
     }
-    walk.ops
-}
-
-/// Bytes of the whole buffer of a collective of a pass; the same for every chunk and microbatch.
-#[must_use]
-pub fn collective_bytes(shape: Shape<'_>, tensor: UnitTensor) -> Bytes {
-    let (chunk, microbatch) = (ChunkId::new(0), MicrobatchId::new(0));
-    payload_bytes(shape, Payload::Activation { tensor, chunk, unit: 0, microbatch, pass: Pass::Forward })
-}
-
-/// How the tensor group divides the work of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Division {
-    Whole,
-    Tensor,
-    Sequence,
-}
-
-impl Division {
-    const fn of(layout: &Layout) -> Self {
-        match (layout.tensor, layout.sequence_parallel) {
-            (0 | 1, _) => Self::Whole,
-            (_, false) => Self::Tensor,
-            (_, true) => Self::Sequence,
-        }
-    }
-}
-
-struct Walk<'a> {
-    chunk: &'a Chunk,
-    layout: &'a Layout,
-    ops: Vec<PassOp>,
-}
-
-impl Walk<'_> {
-    /// Up through `units`: what must be gathered before a unit, the units, what must be reduced after one.
-    fn forward(&mut self, units: UnitRange, pass: Pass) {
-        let division = Division::of(self.layout);
-        let mut start = units.start;
-        for position in units.start..units.end {
-            let unit = self.chunk.unit(position);
-            let before = match (division, unit) {
-                (Division::Sequence, Unit::Attention(_) | Unit::Mlp(_) | Unit::Head) => {
-                    Some((CollectiveKind::AllGather, UnitTensor::Input, position))
-                }
-                (Division::Tensor | Division::Sequence, Unit::Loss) => {
-                    Some((CollectiveKind::AllGather, UnitTensor::LossStatistics, position - 1))
-                }
-                _ => None,
-            };
-            if let Some((kind, tensor, unit)) = before {
-                self.compute(pass, start, position);
-                self.ops.push(PassOp::Collective { kind, tensor, unit, pass });
-                start = position;
-            }
-            let partial = matches!(unit, Unit::Embedding | Unit::Attention(_) | Unit::Mlp(_));
-            // Nobody reads the output of a recomputed layer.
-            let read = pass != Pass::Recompute || position + 1 < units.end;
-            let kind = match division {
-                Division::Whole => None,
-                Division::Tensor => Some(CollectiveKind::AllReduce),
-                Division::Sequence => Some(CollectiveKind::ReduceScatter),
-            };
-            if let Some(kind) = kind.filter(|_| partial && read) {
-                self.compute(pass, start, position + 1);
-                self.ops.push(PassOp::Collective { kind, tensor: UnitTensor::Output, unit: position, pass });
-                start = position + 1;
-            }
-        }
-        self.compute(pass, start, units.end);
-    }
-
-    /// Down through the whole chunk.
-    fn backward(&mut self, pass: Pass) {
-        let division = Division::of(self.layout);
-        let mut end = self.chunk.units();
-        for position in (0..self.chunk.units()).rev() {
-            let unit = self.chunk.unit(position);
-            if self.chunk.recompute == Recompute::Full && matches!(unit, Unit::Mlp(_)) {
-                self.compute(pass, position + 1, end);
-                end = position + 1;
-                self.forward(UnitRange { start: position - 3, end: position + 1 }, Pass::Recompute);
-            }
-            if division == Division::Sequence {
-                let gather = |tensor, unit| PassOp::Collective { kind: CollectiveKind::AllGather, tensor, unit, pass };
-                let before: &[PassOp] = match unit {
-                    Unit::Attention(_) | Unit::Mlp(_) => {
-                        &[gather(UnitTensor::OutputGradient, position), gather(UnitTensor::Input, position)]
-                    }
-                    Unit::Embedding => &[gather(UnitTensor::OutputGradient, position)],
-                    Unit::Loss => &[gather(UnitTensor::Input, position - 1)],
-                    Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm | Unit::Head => &[],
-                };
-                if !before.is_empty() {
-                    self.compute(pass, position + 1, end);
-                    end = position + 1;
-                    self.ops.extend_from_slice(before);
-                }
-            }
-            let kind = match division {
-                Division::Whole => None,
-                Division::Tensor => Some(CollectiveKind::AllReduce),
-                Division::Sequence => Some(CollectiveKind::ReduceScatter),
-            };
-            let partial = matches!(unit, Unit::Attention(_) | Unit::Mlp(_) | Unit::Head);
-            if let Some(kind) = kind.filter(|_| partial) {
-                self.compute(pass, position, end);
-                end = position;
-                self.ops.push(PassOp::Collective { kind, tensor: UnitTensor::InputGradient, unit: position, pass });
-            }
-        }
-        self.compute(pass, 0, end);
-    }
-
-    fn compute(&mut self, pass: Pass, start: u32, end: u32) {
-        if start < end {
-            self.ops.push(PassOp::Compute { pass, units: UnitRange { start, end } });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ir::{Recompute, Schedule, StageId};
-
-    use super::*;
-    use crate::testing::{plan, small_model, workload};
-
-    /// Ops in a line: `F0..3` a pass over units, `AR:Output:2` a collective of a unit's tensor.
-    fn text(tensor: u32, sequence: bool, recompute: Recompute, layers: u32, ends: [bool; 2], action: Action) -> String {
-        let (model, work) = (small_model(4), workload(32, 4));
-        let mut plan = plan(&model, &work, [1, tensor, 1, 1], Schedule::GPipe);
-        plan.sequence_parallel = sequence;
-        let chunk =
-            Chunk { stage: StageId::new(0), first_layer: 0, layers, embedding: ends[0], head: ends[1], recompute };
-        let ops = pass_ops(&chunk, &crate::layout::layout(&plan), action);
-        let shown = ops.iter().map(|op| match op {
-            PassOp::Compute { pass, units } => {
-                let letter = match pass {
-                    Pass::Forward => "F",
-                    Pass::Recompute => "R",
-                    Pass::Backward => "B",
-                    Pass::BackwardInput => "I",
-                    Pass::BackwardWeight => "W",
-                };
-                format!("{letter}{}..{}", units.start, units.end)
-            }
-            PassOp::Collective { kind, tensor, unit, .. } => {
-                let kind = match kind {
-                    CollectiveKind::AllReduce => "AR",
-                    CollectiveKind::AllGather => "AG",
-                    CollectiveKind::ReduceScatter => "RS",
-                };
-                format!("{kind}:{tensor:?}:{unit}")
-            }
-        });
-        shown.collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn one_rank_runs_whole_chunks() {
-        let whole = |recompute, action| text(1, false, recompute, 2, [true, true], action);
-        assert_eq!(whole(Recompute::None, Action::Forward), "F0..12");
-        assert_eq!(whole(Recompute::Selective, Action::Backward), "B0..12");
-        assert_eq!(whole(Recompute::None, Action::BackwardInput), "I0..12");
-        assert_eq!(whole(Recompute::Full, Action::BackwardWeight), "W0..12");
-        assert_eq!(whole(Recompute::Full, Action::Backward), "B9..12 R5..9 B5..9 R1..5 B0..5");
-    }
-
-    #[test]
-    fn tensor_parallelism_reduces_partial_sums() {
-        let one = |recompute, action| text(2, false, recompute, 1, [true, true], action);
-        assert_eq!(
-            one(Recompute::None, Action::Forward),
-            "F0..1 AR:Output:0 F1..3 AR:Output:2 F3..5 AR:Output:4 F5..7 AG:LossStatistics:6 F7..8"
-        );
-        assert_eq!(
-            one(Recompute::None, Action::Backward),
-            "B6..8 AR:InputGradient:6 B4..6 AR:InputGradient:4 B2..4 AR:InputGradient:2 B0..2"
-        );
-        assert_eq!(
-            one(Recompute::Full, Action::BackwardInput),
-            "I6..8 AR:InputGradient:6 I5..6 R1..3 AR:Output:2 R3..5 I4..5 AR:InputGradient:4 I2..4 AR:InputGradient:2 I0..2"
-        );
-        assert_eq!(one(Recompute::None, Action::BackwardWeight), "W0..8");
-    }
-
-    #[test]
-    fn sequence_parallelism_gathers_and_scatters() {
-        let one = |ends, action| text(2, true, Recompute::None, 1, ends, action);
-        assert_eq!(
-            one([true, true], Action::Forward),
-            "F0..1 RS:Output:0 F1..2 AG:Input:2 F2..3 RS:Output:2 F3..4 AG:Input:4 F4..5 RS:Output:4 \
-             F5..6 AG:Input:6 F6..7 AG:LossStatistics:6 F7..8"
-        );
-        assert_eq!(
-            one([true, true], Action::Backward),
-            "AG:Input:6 B6..8 RS:InputGradient:6 B5..6 AG:OutputGradient:4 AG:Input:4 B4..5 RS:InputGradient:4 \
-             B3..4 AG:OutputGradient:2 AG:Input:2 B2..3 RS:InputGradient:2 B1..2 AG:OutputGradient:0 B0..1"
-        );
-        assert_eq!(
-            one([false, false], Action::Backward),
-            "AG:OutputGradient:3 AG:Input:3 B3..4 RS:InputGradient:3 B2..3 AG:OutputGradient:1 AG:Input:1 B1..2 \
-             RS:InputGradient:1 B0..1"
-        );
-        // Chunks of no layers.
-        assert_eq!(text(2, true, Recompute::Full, 0, [true, false], Action::Backward), "AG:OutputGradient:0 B0..1");
-        assert_eq!(text(1, false, Recompute::Full, 0, [false, true], Action::Backward), "B0..3");
-    }
+    walk.finish()
 }

@@ -2,9 +2,9 @@
 
 use ir::grid::{Action, Cell, Grid};
 use ir::{
-    AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, DeviceKind, DeviceKindId,
-    Fabric, FlopsPerSecond, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind, NodeKindId, NormKind, Plan,
-    Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroStage,
+    AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, ContextMethod, DeviceKind,
+    DeviceKindId, Fabric, FeedForward, FlopsPerSecond, LayerRun, Link, MicrobatchId, Mixer, MlpKind, Model, NodeGroup,
+    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroStage,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -34,7 +34,9 @@ pub(crate) fn device(name: &str, memory_gib: u64) -> DeviceKind {
         memory_bandwidth: BytesPerSecond::new(2039e9).unwrap(),
         multiprocessors: 108,
         slowdown: 1.0,
+        tdp_watts: None,
         usd_per_hour: None,
+        price_source: None,
         source: "test".into(),
     }
 }
@@ -44,6 +46,7 @@ fn link(name: &str, gigabytes: f64, microseconds: u64) -> Link {
         name: name.into(),
         bandwidth: BytesPerSecond::new(gigabytes * 1e9).unwrap(),
         latency: SimDuration::from_nanoseconds(microseconds * 1000),
+        efficiency: None,
     }
 }
 
@@ -65,7 +68,7 @@ pub(crate) fn dgx(nodes: u32) -> Cluster {
         device_kinds: vec![device("a100-80", 80)],
         node_kinds: vec![node("dgx-a100", &[0; 8], 8, 8)],
         groups: vec![NodeGroup { kind: NodeKindId::new(0), count: nodes }],
-        fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+        fabric: Fabric::one_switch(),
     }
 }
 
@@ -78,7 +81,7 @@ pub(crate) fn two_leaves_of_unlike_nodes() -> Cluster {
             NodeGroup { kind: NodeKindId::new(0), count: 3 },
             NodeGroup { kind: NodeKindId::new(1), count: 2 },
         ],
-        fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0 },
+        fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None },
     }
 }
 
@@ -100,7 +103,25 @@ pub(crate) fn small_model(layers: u32) -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
+}
+
+/// A model with a pattern of layers and eight experts, two of them for each token.
+pub(crate) fn with_experts(mut model: Model, pattern: &[ir::LayerRun]) -> Model {
+    model.variants.experts = Some(ir::Experts {
+        count: 8,
+        active: 2,
+        ffn: 64,
+        shared_ffn: 0,
+        shared_gate: false,
+        mlp: MlpKind::SwiGlu,
+        bias: false,
+        router_bias: false,
+    });
+    model.variants.pattern = pattern.to_vec();
+    model.layers = pattern.iter().map(|run| run.layers).sum();
+    model
 }
 
 /// GPT-3 175B (Brown et al. 2020).
@@ -122,6 +143,7 @@ pub(crate) fn gpt3() -> Model {
         projection_bias: true,
         mlp_bias: true,
         tied_head: true,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -135,6 +157,7 @@ pub(crate) fn workload(sequence_length: u32, global_batch: u32) -> Workload {
         vocabulary_divisor: 128,
         optimizer: AdamW::default(),
         seed: 1,
+        recipe: ir::Recipe::default(),
     }
 }
 
@@ -156,6 +179,8 @@ pub(crate) fn plan(
         zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
         overlap_gradients: true,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
         placement: Vec::new(),
     }
 }
@@ -238,13 +263,62 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         }
         let cluster = match rng.random_range(0..3) {
             0 => two_leaves_of_unlike_nodes(),
-            1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0 }, ..dgx(8) },
+            1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None }, ..dgx(8) },
             _ => dgx(8),
         };
         if legal(&plan, &model, &work, &cluster).is_empty() {
             return (plan, model, work, cluster);
         }
     }
+}
+
+/// Changes a random case into one with axes, sharding and overlap drawn at random; not always a legal one.
+fn widen(rng: &mut ChaCha8Rng, plan: &mut Plan, model: &mut Model, work: &mut Workload) {
+    let pick = |rng: &mut ChaCha8Rng, choices: &[u32]| choices[rng.random_range(0..choices.len())];
+    plan.mesh.context = pick(rng, &[1, 1, 2, 2, 4]);
+    plan.mesh.context_method =
+        [ContextMethod::Ring, ContextMethod::AllGather, ContextMethod::AllToAll][rng.random_range(0..3)];
+    if rng.random_bool(0.5) {
+        let first = rng.random_range(0..model.layers);
+        let run = |layers, feed_forward| LayerRun { layers, mixer: Mixer::Attention, feed_forward };
+        let pattern = [run(first, FeedForward::Dense), run(model.layers - first, FeedForward::Experts)];
+        *model = with_experts(model.clone(), &pattern[usize::from(first == 0)..]);
+        plan.mesh.expert = pick(rng, &[1, 2, 4]);
+        plan.mesh.expert_tensor = pick(rng, &[1, 1, 2]);
+        model.variants.experts.as_mut().unwrap().shared_ffn = pick(rng, &[0, 128]);
+        plan.sequence_parallel = plan.tensor > 1;
+        plan.sharing.overlap_experts = plan.mesh.expert > 1 && rng.random_bool(0.5);
+    }
+    plan.zero = ZeroStage::ALL[rng.random_range(0..4)];
+    let replicas = plan.replicas();
+    if plan.zero != ZeroStage::Zero0 && rng.random_bool(0.4) {
+        plan.sharing.shard = Some(pick(rng, &[1, 2, replicas]));
+    }
+    plan.sharing.prefetch = plan.zero == ZeroStage::Zero3 && rng.random_bool(0.7);
+    let parameters = matches!(plan.zero, ZeroStage::Zero1 | ZeroStage::Zero2);
+    plan.sharing.overlap_parameters = parameters && rng.random_bool(0.5);
+    plan.sharing.overlap_tensor = plan.sequence_parallel && rng.random_bool(0.5);
+    plan.sharing.offload_activations = rng.random_bool(0.25);
+    plan.sharing.offload_optimizer = rng.random_bool(0.15);
+    work.recipe.sharded_loss = rng.random_bool(0.7);
+    for stage in &mut plan.stages {
+        if stage.recompute != Recompute::None && rng.random_bool(0.5) {
+            stage.recompute_layers = Some(rng.random_range(0..=stage.layers.iter().copied().max().unwrap_or(0)));
+        }
+    }
+}
+
+/// A random legal plan with any axis, sharding and overlap, with its model, workload and cluster.
+pub(crate) fn random_wide_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
+    for attempt in 0.. {
+        let (mut plan, mut model, mut work, cluster) = random_case(seed ^ (attempt << 32));
+        let rng = &mut random(seed ^ (attempt << 32) ^ 0xa7e5);
+        widen(rng, &mut plan, &mut model, &mut work);
+        if legal(&plan, &model, &work, &cluster).is_empty() {
+            return (plan, model, work, cluster);
+        }
+    }
+    unreachable!("some case is legal")
 }
 
 /// Nanoseconds that this thread has spent on a processor (Linux), or wall time elsewhere: tests run beside each other.

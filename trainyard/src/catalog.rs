@@ -1,46 +1,105 @@
 //! What is known by name: devices, links, nodes and models, each with its source.
 //!
 //! A catalog file and a scenario's own tables are one language: `[devices.NAME]`, `[links.NAME]`, `[nodes.NAME]`,
-//! `[models.NAME]`. The files of the project's catalog are part of the program; a scenario's `catalogs` and its own
-//! tables come after them, and the last entry of a name counts.
+//! `[fabrics.NAME]`, `[models.NAME]`. The files of the project's catalog are part of the program; a scenario's `catalogs`
+//! and its own tables come after them, and the last entry of a name counts. A device or node that says `like = "NAME"`
+//! takes from an entry before it what it does not say itself: a price, say, is then all that a user writes.
 
+mod entries;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;
+
+use cost::Calibration;
 use ir::{DeviceKind, Link, Model, Precision, Problem};
 
-use crate::read::{Reader, Table, Value};
+pub use self::entries::{FabricEntry, NodeEntry};
+pub(crate) use self::entries::{counted, fabric as fabric_entry};
+
+use crate::read::{Reader, Table};
 use crate::scenario::model;
 
 /// The project's own catalog, as files of `catalog/`.
-const EMBEDDED: [(&str, &str); 8] = [
+const EMBEDDED: [(&str, &str); 25] = [
     ("catalog/devices/nvidia.toml", include_str!("../../catalog/devices/nvidia.toml")),
+    ("catalog/devices/amd.toml", include_str!("../../catalog/devices/amd.toml")),
+    ("catalog/devices/other.toml", include_str!("../../catalog/devices/other.toml")),
     ("catalog/devices/cpu.toml", include_str!("../../catalog/devices/cpu.toml")),
     ("catalog/links/links.toml", include_str!("../../catalog/links/links.toml")),
+    ("catalog/links/network.toml", include_str!("../../catalog/links/network.toml")),
     ("catalog/nodes/gpu.toml", include_str!("../../catalog/nodes/gpu.toml")),
+    ("catalog/nodes/pcie.toml", include_str!("../../catalog/nodes/pcie.toml")),
+    ("catalog/nodes/cloud.toml", include_str!("../../catalog/nodes/cloud.toml")),
+    ("catalog/nodes/amd.toml", include_str!("../../catalog/nodes/amd.toml")),
+    ("catalog/nodes/other.toml", include_str!("../../catalog/nodes/other.toml")),
     ("catalog/nodes/cpu.toml", include_str!("../../catalog/nodes/cpu.toml")),
+    ("catalog/fabrics/fabrics.toml", include_str!("../../catalog/fabrics/fabrics.toml")),
     ("catalog/models/gpt.toml", include_str!("../../catalog/models/gpt.toml")),
     ("catalog/models/llama.toml", include_str!("../../catalog/models/llama.toml")),
     ("catalog/models/tiny.toml", include_str!("../../catalog/models/tiny.toml")),
+    ("catalog/models/deepseek.toml", include_str!("../../catalog/models/deepseek.toml")),
+    ("catalog/models/gemma.toml", include_str!("../../catalog/models/gemma.toml")),
+    ("catalog/models/gpt-oss.toml", include_str!("../../catalog/models/gpt-oss.toml")),
+    ("catalog/models/gpt-others.toml", include_str!("../../catalog/models/gpt-others.toml")),
+    ("catalog/models/llama-others.toml", include_str!("../../catalog/models/llama-others.toml")),
+    ("catalog/models/mistral.toml", include_str!("../../catalog/models/mistral.toml")),
+    ("catalog/models/olmo.toml", include_str!("../../catalog/models/olmo.toml")),
+    ("catalog/models/others.toml", include_str!("../../catalog/models/others.toml")),
+    ("catalog/models/qwen.toml", include_str!("../../catalog/models/qwen.toml")),
 ];
 
-/// Most devices in one node: the largest domains sold hold 72, the largest emulated nodes a few hundred.
-const MOST_DEVICES_IN_A_NODE: u64 = 1024;
+/// Calibrations of the catalog: one for each generation of devices.
+const CALIBRATIONS: [(&str, &str); 19] = [
+    ("catalog/calibration/a100.toml", include_str!("../../catalog/calibration/a100.toml")),
+    ("catalog/calibration/ada.toml", include_str!("../../catalog/calibration/ada.toml")),
+    ("catalog/calibration/ampere-ga102.toml", include_str!("../../catalog/calibration/ampere-ga102.toml")),
+    ("catalog/calibration/analytic.toml", include_str!("../../catalog/calibration/analytic.toml")),
+    ("catalog/calibration/b200.toml", include_str!("../../catalog/calibration/b200.toml")),
+    ("catalog/calibration/blackwell-gb202.toml", include_str!("../../catalog/calibration/blackwell-gb202.toml")),
+    ("catalog/calibration/cdna2.toml", include_str!("../../catalog/calibration/cdna2.toml")),
+    ("catalog/calibration/cdna3.toml", include_str!("../../catalog/calibration/cdna3.toml")),
+    ("catalog/calibration/cdna4.toml", include_str!("../../catalog/calibration/cdna4.toml")),
+    ("catalog/calibration/cpu.toml", include_str!("../../catalog/calibration/cpu.toml")),
+    ("catalog/calibration/gaudi2.toml", include_str!("../../catalog/calibration/gaudi2.toml")),
+    ("catalog/calibration/gaudi3.toml", include_str!("../../catalog/calibration/gaudi3.toml")),
+    ("catalog/calibration/gb200.toml", include_str!("../../catalog/calibration/gb200.toml")),
+    ("catalog/calibration/h100.toml", include_str!("../../catalog/calibration/h100.toml")),
+    ("catalog/calibration/h200.toml", include_str!("../../catalog/calibration/h200.toml")),
+    ("catalog/calibration/k80.toml", include_str!("../../catalog/calibration/k80.toml")),
+    ("catalog/calibration/p100.toml", include_str!("../../catalog/calibration/p100.toml")),
+    ("catalog/calibration/t4.toml", include_str!("../../catalog/calibration/t4.toml")),
+    ("catalog/calibration/v100.toml", include_str!("../../catalog/calibration/v100.toml")),
+];
 
-/// A kind of node whose parts are names.
-#[derive(Clone, PartialEq, Debug)]
-pub struct NodeEntry {
-    /// Its name.
-    pub name: String,
-    /// Names of its devices, in order.
-    pub devices: Vec<String>,
-    /// Devices per domain.
-    pub domain_size: u32,
-    /// Name of the link inside a domain.
-    pub domain_link: String,
-    /// Name of the link between domains of the node.
-    pub host_link: String,
-    /// NICs.
-    pub nics: u32,
-    /// Name of the link of one NIC.
-    pub nic: String,
+/// The calibrations of the catalog.
+///
+/// # Panics
+/// If one of the embedded files is wrong, which a test excludes.
+#[must_use]
+pub fn calibrations() -> Vec<Calibration> {
+    static ALL: std::sync::OnceLock<Vec<Calibration>> = std::sync::OnceLock::new();
+    let read = |(file, text): (&str, &str)| {
+        Calibration::from_toml(text, file).unwrap_or_else(|problems| panic!("{file} is wrong: {problems:?}"))
+    };
+    ALL.get_or_init(|| CALIBRATIONS.into_iter().map(read).collect()).clone()
+}
+
+/// The catalog of software stacks, as a file.
+pub(crate) const STACKS: (&str, &str) =
+    ("catalog/calibration/stacks.toml", include_str!("../../catalog/calibration/stacks.toml"));
+
+/// The project's own catalog of software stacks.
+///
+/// # Panics
+/// If the embedded file is wrong, which a test excludes.
+#[must_use]
+pub fn stacks() -> &'static cost::Stacks {
+    static READ: std::sync::OnceLock<cost::Stacks> = std::sync::OnceLock::new();
+    READ.get_or_init(|| {
+        let (file, text) = STACKS;
+        cost::Stacks::from_toml(text, file).unwrap_or_else(|problems| panic!("{file} is wrong: {problems:?}"))
+    })
 }
 
 /// Everything known by name, in the order of the files.
@@ -52,6 +111,8 @@ pub struct Catalog {
     pub links: Vec<Link>,
     /// Kinds of node.
     pub nodes: Vec<NodeEntry>,
+    /// What joins nodes.
+    pub fabrics: Vec<FabricEntry>,
     /// Models.
     pub models: Vec<Model>,
 }
@@ -79,18 +140,25 @@ impl Catalog {
         let ((), problems, _) = Reader::new(file).read(text, |root| self.add_tables(root));
         problems
     }
-    /// Adds the entries of the four tables of a file.
+    /// Adds the entries of the five tables of a file.
     pub(crate) fn add_tables(&mut self, root: &Table<'_>) {
         let entries = |key| root.table(key).map(|table| table.entries()).unwrap_or_default();
-        let (devices, links, nodes, models) =
-            (entries("devices"), entries("links"), entries("nodes"), entries("models"));
-        self.devices.extend(devices.into_iter().filter_map(|(name, value)| device(name, &value)));
-        self.links.extend(links.into_iter().filter_map(|(name, value)| link(name, &value)));
-        self.nodes.extend(nodes.into_iter().filter_map(|(name, value)| node(name, &value)));
+        let (devices, links, nodes) = (entries("devices"), entries("links"), entries("nodes"));
+        let (fabrics, models) = (entries("fabrics"), entries("models"));
+        for (name, value) in devices {
+            let device = entries::device(self, name, &value);
+            self.devices.extend(device);
+        }
+        self.links.extend(links.into_iter().filter_map(|(name, value)| entries::link(name, &value)));
+        for (name, value) in nodes {
+            let node = entries::node(self, name, &value);
+            self.nodes.extend(node);
+        }
+        self.fabrics.extend(fabrics.into_iter().filter_map(|(name, value)| entries::fabric(name, &value)));
         self.models.extend(models.into_iter().filter_map(|(name, value)| {
             let table = value.table()?;
             let model = model::written_out(&table, name);
-            table.get("source");
+            table.get("source").and_then(|v| v.text());
             table.finish();
             model
         }));
@@ -110,6 +178,11 @@ impl Catalog {
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.iter().rfind(|node| node.name == name)
     }
+    /// A fabric by name.
+    #[must_use]
+    pub fn fabric(&self, name: &str) -> Option<&FabricEntry> {
+        self.fabrics.iter().rfind(|fabric| fabric.name == name)
+    }
     /// A model by name.
     #[must_use]
     pub fn model(&self, name: &str) -> Option<&Model> {
@@ -118,149 +191,10 @@ impl Catalog {
 }
 
 /// The names of number formats.
-pub(crate) const PRECISIONS: [(&str, Precision); 3] =
-    [("fp32", Precision::Fp32), ("fp16", Precision::Fp16), ("bf16", Precision::Bf16)];
-
-fn device(name: String, value: &Value<'_>) -> Option<DeviceKind> {
-    let table = value.table()?;
-    let calibration =
-        table.get("calibration").and_then(|v| v.text()).map_or_else(|| "analytic".to_owned(), str::to_owned);
-    let peak = table.require("peak", "{ bf16 = \"312TFLOP/s\" }").and_then(|v| v.table()).map(|peaks| {
-        let found = PRECISIONS.iter().filter_map(|(key, precision)| Some((*precision, peaks.get(key)?.quantity()?)));
-        let found: Vec<_> = found.collect();
-        peaks.finish();
-        if found.is_empty() {
-            peaks.report(Problem::new(peaks.path(), "names no number format").hint("one or more of fp32, fp16, bf16"));
-        }
-        found
-    });
-    let memory = table.require("memory", "\"80GiB\"").and_then(|v| v.quantity::<ir::Bytes>());
-    let memory_bandwidth = table.require("memory_bandwidth", "\"2039GB/s\"").and_then(|v| v.quantity());
-    let multiprocessors = table.get("multiprocessors").map_or(Some(1), |v| v.count());
-    let slowdown = table.get("slowdown").map_or(Some(1.0), |v| v.number(1.0..=1e6));
-    let usd_per_hour = table.get("usd_per_hour").and_then(|v| v.number(0.0..=1e6));
-    let source = table.get("source").and_then(|v| v.text()).unwrap_or("the scenario").to_owned();
-    table.finish();
-    Some(DeviceKind {
-        name,
-        calibration,
-        peak: peak?,
-        memory: memory?,
-        memory_bandwidth: memory_bandwidth?,
-        multiprocessors: multiprocessors?,
-        slowdown: slowdown?,
-        usd_per_hour,
-        source,
-    })
-}
-
-fn link(name: String, value: &Value<'_>) -> Option<Link> {
-    let table = value.table()?;
-    let bandwidth = table.require("bandwidth", "\"400Gbps\"").and_then(|v| v.quantity());
-    let latency = table.require("latency", "\"2us\"").and_then(|v| v.quantity());
-    table.get("source");
-    table.finish();
-    Some(Link { name, bandwidth: bandwidth?, latency: latency? })
-}
-
-fn node(name: String, value: &Value<'_>) -> Option<NodeEntry> {
-    let table = value.table()?;
-    let devices = table.require("devices", "\"8 x h100-sxm5-80gb\"").and_then(|v| device_names(&v));
-    let size = devices.as_ref().map_or(1, Vec::len) as u64;
-    let domain_size = match table.get("domain_size") {
-        None => u32::try_from(size).ok(),
-        Some(value) => value.integer(1..=size).and_then(|domain| {
-            if !size.is_multiple_of(domain) {
-                value.problem(format!("{domain} does not divide the node's {size} devices"), None);
-                return None;
-            }
-            u32::try_from(domain).ok()
-        }),
-    };
-    let text = |key, example| table.require(key, example).and_then(|v| v.text()).map(str::to_owned);
-    let domain_link = text("domain_link", "\"nvlink4\"");
-    let host_link = text("host_link", "\"pcie5x16\"");
-    let nics = table.get("nics").map_or(Some(1), |v| v.count());
-    let nic = text("nic", "\"ib-ndr\"");
-    table.get("source");
-    table.finish();
-    Some(NodeEntry {
-        name,
-        devices: devices?,
-        domain_size: domain_size?,
-        domain_link: domain_link?,
-        host_link: host_link?,
-        nics: nics?,
-        nic: nic?,
-    })
-}
-
-/// `"8 x name"`, `"name"`, or a list of those.
-fn device_names(value: &Value<'_>) -> Option<Vec<String>> {
-    let parts = if value.is_list() { value.list()? } else { vec![value.clone()] };
-    let mut names = Vec::new();
-    for part in parts {
-        let (count, name) = counted(&part)?;
-        if u64::from(count) + names.len() as u64 > MOST_DEVICES_IN_A_NODE {
-            part.problem(format!("a node holds at most {MOST_DEVICES_IN_A_NODE} devices"), None);
-            return None;
-        }
-        names.extend(std::iter::repeat_n(name.to_owned(), count as usize));
-    }
-    if names.is_empty() {
-        value.problem("a node needs a device", None);
-        return None;
-    }
-    Some(names)
-}
-
-/// `"32 x dgx-h100"` or `"dgx-h100"`.
-pub(crate) fn counted<'d>(value: &Value<'d>) -> Option<(u32, &'d str)> {
-    let text = value.text()?;
-    let Some((count, name)) = text.split_once(" x ") else { return Some((1, text.trim())) };
-    let digits = count.trim();
-    let number = digits.parse::<u32>().ok().filter(|n| *n >= 1);
-    if number.is_none() {
-        let message = format!("`{digits}` is not a count between 1 and {}", u32::MAX);
-        value.problem(message, Some(format!("such as \"32 x {}\"", name.trim())));
-    }
-    Some((number?, name.trim()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_embedded_catalog_is_sound() {
-        let catalog = Catalog::embedded();
-        for node in &catalog.nodes {
-            for device in &node.devices {
-                assert!(catalog.device(device).is_some(), "{}: no device {device}", node.name);
-            }
-            for link in [&node.domain_link, &node.host_link, &node.nic] {
-                assert!(catalog.link(link).is_some(), "{}: no link {link}", node.name);
-            }
-        }
-        for (file, text) in EMBEDDED {
-            let tables = text.lines().filter(|line| line.starts_with('[')).count();
-            let sources = text.lines().filter(|line| line.starts_with("source = ")).count();
-            assert_eq!(tables, sources, "{file}: each row has its source");
-        }
-    }
-
-    #[test]
-    fn models_have_their_published_sizes() {
-        let check = |name: &str, expect: u64| {
-            let catalog = Catalog::embedded();
-            assert_eq!(catalog.model(name).expect(name).parameters(), expect, "{name}");
-        };
-        check("llama-3.1-8b", 8_030_261_248);
-        check("llama-3.1-70b", 70_553_706_496);
-        check("llama-3.1-405b", 405_853_388_800);
-        check("gpt2-124m", 124_439_808);
-        // Published as 175.0 B: 96 layers of 12 * 12288^2 + 13 * 12288, embeddings of 50257 and 2048 rows, the last norm.
-        check("gpt3-175b", 96 * (12 * 12288 * 12288 + 13 * 12288) + (50257 + 2048) * 12288 + 2 * 12288);
-        check("gpt-13b", 40 * (12 * 5120 * 5120 + 13 * 5120) + (50257 + 2048) * 5120 + 2 * 5120);
-    }
-}
+pub(crate) const PRECISIONS: [(&str, Precision); 5] = [
+    ("fp32", Precision::Fp32),
+    ("tf32", Precision::Tf32),
+    ("fp16", Precision::Fp16),
+    ("bf16", Precision::Bf16),
+    ("fp8", Precision::Fp8),
+];

@@ -54,6 +54,11 @@ impl Error {
     pub(crate) fn files(path: &std::path::Path, message: impl std::fmt::Display) -> Self {
         Self::Files { path: path.display().to_string(), message: message.to_string() }
     }
+    /// Problems with no place in a file.
+    #[must_use]
+    pub fn input(problems: Vec<Problem>) -> Self {
+        Self::Input(InputError { problems, sources: Sources::default() })
+    }
     /// A single problem with no place in a file.
     pub(crate) fn problem(problem: Problem) -> Self {
         Self::Input(InputError { problems: vec![problem], sources: Sources::default() })

@@ -2,37 +2,18 @@
 
 use std::sync::Arc;
 
-use cost::{Calibration, CostModel};
+use cost::{Calibration, CostModel, GraphUse, PrecisionClass, Stack, StackKey};
 use ir::{Backend as _, Candidate, Infeasible, Plan, Prediction, Timeline, VerifiedProgram};
 use reports::Metrics;
 use sim::Simulator;
 
 use crate::Error;
+use crate::catalog::calibrations;
 use crate::error::InputError;
 use crate::facts;
 use crate::progress::Context;
-use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName};
+use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName, Scenario};
 use crate::source::Sources;
-
-/// Calibrations of the catalog.
-const CALIBRATIONS: [(&str, &str); 4] = [
-    ("catalog/calibration/a100.toml", include_str!("../../catalog/calibration/a100.toml")),
-    ("catalog/calibration/h100.toml", include_str!("../../catalog/calibration/h100.toml")),
-    ("catalog/calibration/v100.toml", include_str!("../../catalog/calibration/v100.toml")),
-    ("catalog/calibration/cpu.toml", include_str!("../../catalog/calibration/cpu.toml")),
-];
-
-/// The calibrations of the catalog.
-///
-/// # Panics
-/// If one of the embedded files is wrong, which a test excludes.
-#[must_use]
-pub fn calibrations() -> Vec<Calibration> {
-    let read = |(file, text): (&str, &str)| {
-        Calibration::from_toml(text, file).unwrap_or_else(|problems| panic!("{file} is wrong: {problems:?}"))
-    };
-    CALIBRATIONS.into_iter().map(read).collect()
-}
 
 /// The cost model of a scenario. `measured` takes the place of the catalog's calibration of the same name, unless the
 /// scenario names a file of its own.
@@ -59,10 +40,42 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
                 names.push(calibration.name.clone());
                 first
             });
-            CostModel::new(cluster, all)
+            let stack = stack(loaded, &all)?;
+            CostModel::new(cluster, all).map(|model| match stack {
+                Some(stack) => model.with_stack(stack),
+                None => model,
+            })
         }
     };
     result.map_err(|problems| loaded.error(problems))
+}
+
+/// What is known of the software that a scenario names, by its own catalog and by the project's; `None` if it names none.
+fn stack(loaded: &Loaded, calibrations: &[Calibration]) -> Result<Option<Stack>, Error> {
+    let scenario = &loaded.scenario;
+    let Some(key) = stack_key(scenario, calibrations) else { return Ok(None) };
+    let known = crate::catalog::stacks();
+    let Some((name, text)) = &scenario.stack.catalog else { return Ok(Some(known.resolve(&key))) };
+    let own = cost::Stacks::from_toml(text, name).map_err(|problems| {
+        let mut sources = loaded.sources.clone();
+        sources.add(name.clone(), text.clone());
+        Error::Input(InputError { problems, sources })
+    })?;
+    Ok(Some(crate::validate::bed::with(known, &own.stack).resolve(&key)))
+}
+
+fn stack_key(scenario: &Scenario, calibrations: &[Calibration]) -> Option<StackKey> {
+    let class = scenario.stack.name.clone()?;
+    let device = scenario.cluster.device_kinds.first()?;
+    let calibration = calibrations.iter().find(|calibration| calibration.name == device.calibration);
+    Some(StackKey {
+        class,
+        generation: calibration.map_or(device.calibration.as_str(), Calibration::generation).to_owned(),
+        precision: PrecisionClass::of(scenario.workload.precision),
+        experts: scenario.model.variants.experts.is_some(),
+        graphs: if scenario.workload.recipe.cuda_graphs { GraphUse::Full } else { GraphUse::None },
+        release: scenario.stack.release.clone(),
+    })
 }
 
 /// What was decided.
@@ -91,6 +104,7 @@ impl<'a> Job<'a> {
         match &self.loaded.scenario.plan {
             PlanChoice::Written(plan) => crate::policy::manual(self, plan, context),
             PlanChoice::Policy(PolicyName::Megatron, keys) => crate::policy::megatron(self, keys, context),
+            PlanChoice::Policy(PolicyName::Exhaustive, keys) => crate::policy::exhaustive(self, keys, context),
         }
     }
     /// An error of reasons, with the places of the keys that they are about.

@@ -31,14 +31,19 @@ mod read;
 pub mod results;
 pub mod scenario;
 pub mod source;
+pub mod validate;
 mod verbs;
 pub mod words;
 
+pub use catalog::calibrations;
 pub use error::{Error, InputError};
-pub use job::calibrations;
 pub use output::Output;
 pub use progress::{Context, Progress};
+pub use reports::Document;
+pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{Loaded, Scenario};
 pub use verbs::{
-    InitRequest, Subject, calibrate, check, compare, doctor, init, plan, quickstart, run, simulate, stage_reports,
+    CalibrateRowsRequest, InitRequest, Subject, SweepPoints, SweepRequest, ValidateRequest, Validation, Vary,
+    calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, init, plan, quickstart, run,
+    simulate, size, stage_reports, sweep, validate,
 };

@@ -1,7 +1,7 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
 use ir::{Candidate, Cluster, Evaluation, Infeasible, Plan, Problem, Schedule, StagePlan};
-use sched::{ClosedForm, Evaluator, Manual, Megatron, OnBackend, Planner, Question};
+use sched::{ClosedForm, Evaluator, Exhaustive, Manual, Megatron, OnBackend, Planner, Question, Space};
 use sim::Simulator;
 
 use crate::Error;
@@ -9,8 +9,9 @@ use crate::job::{Decision, Job};
 use crate::progress::Context;
 use crate::scenario::{PlanKeys, PolicyName};
 
-/// Evaluations of one decision. The rules of thumb try some hundreds.
-const BUDGET: u64 = 20_000;
+/// Evaluations of one decision. The rules of thumb try some hundreds; of the hundred thousand uniform plans of a thousand
+/// devices a few thousand are evaluated.
+const BUDGET: u64 = 10_000_000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
@@ -33,6 +34,50 @@ pub(crate) fn megatron(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) ->
     }
     let name = PolicyName::Megatron.name();
     decide(job, &cluster, name, &Megatron::default(), &mut evaluator, context, |plan| hold(keys, &plan, batch))
+}
+
+/// The fastest of all uniform plans with the keys that were written.
+pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let scenario = &job.loaded.scenario;
+    let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
+    let batch = scenario.workload.global_batch;
+    let mut evaluator = Held { keys, global_batch: batch, inner };
+    let planner = Exhaustive { space: space(keys), ..Exhaustive::default() };
+    let name = PolicyName::Exhaustive.name();
+    decide(job, &scenario.cluster, name, &planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
+}
+
+/// All that the keys leave open.
+fn space(keys: &PlanKeys) -> Space {
+    let open = Space::default();
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let listed = keys.layers_per_stage.as_ref();
+    let only = |value: Option<u32>, open: Vec<u32>| value.map_or(open, |value| vec![value]);
+    // A schedule that says nothing of chunks means one.
+    let listed_chunks = listed.and_then(|stages| stages.first()).map(|chunks| count(chunks.len()));
+    let chunks = keys.chunks_per_stage.or(listed_chunks).or(keys.schedule.as_ref().map(|_| 1));
+    let rows = match &keys.schedule {
+        Some(Schedule::Explicit(grid)) => Some(count(grid.rows.len())),
+        _ => None,
+    };
+    Space {
+        data: only(keys.data, open.data),
+        tensor: only(keys.tensor, open.tensor),
+        sequence_parallel: keys.sequence_parallel.into_iter().collect(),
+        pipeline: only(keys.pipeline.or(listed.map(|stages| count(stages.len()))).or(rows), open.pipeline),
+        context: only(keys.context, open.context),
+        expert: only(keys.expert, open.expert),
+        microbatch_size: only(keys.microbatch_size, open.microbatch_size),
+        chunks: only(chunks, open.chunks),
+        schedules: keys.schedule.clone().map_or(open.schedules, |schedule| vec![schedule]),
+        recompute: match keys.recompute.as_deref() {
+            Some([one]) => vec![*one],
+            // Each stage has its own: `hold` writes them.
+            Some(_) => vec![ir::Recompute::None],
+            None => open.recompute,
+        },
+        zero: keys.zero.map_or(open.zero, |zero| vec![zero]),
+    }
 }
 
 fn decide(
@@ -112,6 +157,25 @@ impl<E: Evaluator> Evaluator for Constrained<'_, E> {
     }
 }
 
+/// Evaluates what is asked with the written keys held fast, whatever it says of them.
+struct Held<'a, E> {
+    keys: &'a PlanKeys,
+    global_batch: u32,
+    inner: E,
+}
+
+impl<E: Evaluator> Evaluator for Held<'_, E> {
+    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
+        self.inner.evaluate(&hold(self.keys, plan, self.global_batch))
+    }
+    fn floor(&mut self, plan: &Plan) -> Option<ir::SimDuration> {
+        self.inner.floor(&hold(self.keys, plan, self.global_batch))
+    }
+    fn excess(&mut self, plan: &Plan) -> Option<f64> {
+        self.inner.excess(&hold(self.keys, plan, self.global_batch))
+    }
+}
+
 /// Sizes of a microbatch that the policy tries; another one is held fast where it tries 1.
 const TRIED_SIZES: [u32; 4] = [1, 2, 4, 8];
 
@@ -143,15 +207,29 @@ fn refusals(keys: &PlanKeys, plan: &Plan) -> Vec<Problem> {
 fn hold(keys: &PlanKeys, plan: &Plan, global_batch: u32) -> Plan {
     let mut plan = plan.clone();
     if let Some(layers) = &keys.layers_per_stage {
-        let recompute = plan.stages.first().map_or(ir::Recompute::None, |stage| stage.recompute);
-        plan.stages = layers.iter().map(|layers| StagePlan { layers: layers.clone(), recompute }).collect();
+        let first = plan.stages.first();
+        let recompute = first.map_or(ir::Recompute::None, |stage| stage.recompute);
+        let recompute_layers = first.and_then(|stage| stage.recompute_layers);
+        let stage = |layers: &Vec<u32>| StagePlan { layers: layers.clone(), recompute, recompute_layers };
+        plan.stages = layers.iter().map(stage).collect();
     }
     match keys.recompute.as_deref() {
         Some([one]) => plan.stages.iter_mut().for_each(|stage| stage.recompute = *one),
         Some(many) => plan.stages.iter_mut().zip(many).for_each(|(stage, recompute)| stage.recompute = *recompute),
         None => {}
     }
-    plan.data = keys.data.unwrap_or(plan.data);
+    match keys.recompute_layers.as_deref() {
+        Some([one]) => plan.stages.iter_mut().for_each(|stage| stage.recompute_layers = *one),
+        Some(many) => plan.stages.iter_mut().zip(many).for_each(|(stage, layers)| stage.recompute_layers = *layers),
+        None => {}
+    }
+    let mesh = keys.mesh(plan.mesh);
+    // Ranks that share sequences come out of the replicas; where they do not divide, the plan is refused as it stands.
+    let shared = plan.replicas();
+    plan.data =
+        keys.data.unwrap_or(if shared.is_multiple_of(mesh.context) { shared / mesh.context } else { plan.data });
+    plan.mesh = mesh;
+    plan.sharing = keys.sharing(plan.sharing);
     plan.microbatch_size = keys.microbatch_size.unwrap_or(plan.microbatch_size);
     let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
     let microbatches = u32::try_from(u64::from(global_batch) / step.max(1)).unwrap_or(1).max(1);

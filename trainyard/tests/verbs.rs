@@ -138,6 +138,29 @@ fn a_policy_keeps_to_what_is_written() {
 }
 
 #[test]
+fn the_exhaustive_policy_is_no_worse_and_keeps_to_what_is_written() {
+    let training = "sequence_length = 1024\nglobal_batch = 64";
+    let plan = |keys: &str| {
+        let loaded = parse(&text("gpt2-124m", training, keys));
+        trainyard::plan(&loaded, &Context::default()).unwrap_or_else(|e| panic!("{keys}: {e}"))
+    };
+    let (thumb, all) = (plan("policy = \"megatron\""), plan("policy = \"exhaustive\""));
+    assert!(all.prediction.iteration_ms <= thumb.prediction.iteration_ms, "{} {}", all.plan.words, thumb.plan.words);
+    assert_eq!(all.policy, "exhaustive");
+    assert!(all.reasons.iter().any(|reason| reason.contains("cannot win by their floor")), "{:?}", all.reasons);
+    let held = plan(
+        "policy = \"exhaustive\"\ntensor = 2\npipeline = 2\ndata = 2\nmicrobatch_size = 4\nrecompute = \"full\"\nzero = 0\n\
+         schedule = \"zero-bubble-h1\"\nsequence_parallel = false",
+    );
+    assert_eq!((held.plan.tensor, held.plan.pipeline, held.plan.data, held.plan.microbatch_size), (2, 2, 2, 4));
+    assert_eq!((held.plan.zero, held.plan.microbatches), (0, 8));
+    assert!(held.plan.recompute.iter().all(|r| *r == ir::Recompute::Full));
+    assert!(held.prediction.iteration_ms > all.prediction.iteration_ms);
+    // What does not divide the heads is said.
+    check(&text("gpt2-124m", training, "policy = \"exhaustive\"\ntensor = 8"), &["heads", "tensor can be"]);
+}
+
+#[test]
 fn a_simulation_is_the_same_twice() {
     let loaded = parse(&text("gpt2-124m", "sequence_length = 1024\nglobal_batch = 64", "tensor = 2\npipeline = 2"));
     let one = trainyard::simulate(&loaded, &Context::default()).unwrap_or_else(|e| panic!("{e}"));

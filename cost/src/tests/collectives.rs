@@ -8,7 +8,7 @@ use crate::{Basis, CollectivePoints, CostModel, GroupPlace, Measured, Steps};
 
 use CollectiveAlgorithm::{Automatic, Hierarchical, Ring, Tree};
 
-const KINDS: [CollectiveKind; 3] = [AllReduce, AllGather, ReduceScatter];
+const KINDS: [CollectiveKind; 4] = CollectiveKind::ALL;
 
 fn devices(ids: impl IntoIterator<Item = u32>) -> Vec<DeviceId> {
     ids.into_iter().map(DeviceId::new).collect()
@@ -151,6 +151,7 @@ fn threads_pay_the_measured_copy_or_the_emulated_link_if_that_takes_longer() {
         link: crate::SHARED_MEMORY.to_owned(),
         kind: "all-reduce".to_owned(),
         ranks,
+        nodes: 1,
         points: vec![[1000.0, us], [1_000_000.0, 100.0 * us]],
     };
     cpu.measured = Some(Measured {

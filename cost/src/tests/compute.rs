@@ -1,40 +1,15 @@
 //! Compute prices: additive, equal by every way of asking, and exact where given.
 
-use ir::counts::{Kernel, unit_kernels};
+use ir::counts::{Kernel, UnitKind, unit_kernels};
 use ir::program::{Pass, UnitRange};
 use ir::{AttentionKernel, DeviceId, DeviceKindId, Precision, Recompute, SimDuration};
 
 use super::fixtures::*;
-use crate::compute::Prepared;
-use crate::prices::{CLASSES, PASSES, class_counts};
+use crate::compute::{Prepared, Software};
+use crate::prices::PASSES;
 use crate::{CostModel, PassTable, StagePasses};
 
 const KIND: DeviceKindId = DeviceKindId::new(0);
-
-#[test]
-fn classes_are_counted_like_a_walk_over_the_units() {
-    for (layers, embedding, head) in
-        [(0, true, true), (1, false, false), (3, true, false), (2, false, true), (5, true, true)]
-    {
-        let chunk = chunk(layers, embedding, head, Recompute::None);
-        for start in 0..=chunk.units() {
-            for end in start..=chunk.units() {
-                let mut naive = [0; 8];
-                for at in start..end {
-                    let unit = chunk.unit(at);
-                    let class =
-                        CLASSES.iter().position(|class| std::mem::discriminant(class) == std::mem::discriminant(&unit));
-                    naive[class.unwrap()] += 1;
-                }
-                assert_eq!(
-                    class_counts(&chunk, UnitRange { start, end }),
-                    naive,
-                    "{layers} {embedding} {head} {start}..{end}"
-                );
-            }
-        }
-    }
-}
 
 #[test]
 fn a_range_costs_its_units_plus_one_dispatch_by_every_way_of_asking() {
@@ -112,11 +87,23 @@ fn a_host_that_launches_slowly_bounds_small_units() {
     let mut calibration = catalog("a100");
     calibration.dispatch.launch_us = 1000.0;
     let prepared = Prepared::new(calibration);
+    let software = Software { compute: 1.0, attention: 1.0, launch_us: None, expert_sync_us: 0.0 };
     let mut kernels = Vec::new();
-    unit_kernels(owned.shape(), CLASSES[2], Pass::Forward, Recompute::None, &mut kernels);
+    unit_kernels(owned.shape(), UnitKind::Attention, Pass::Forward, Recompute::None, &mut kernels);
     let launches: u64 = kernels.iter().map(|kernel| u64::from(kernel.launches())).sum();
-    let (time, _) = prepared.unit(&a100(), owned.shape(), CLASSES[2], Pass::Forward, Recompute::None);
-    assert_eq!(time, launches * 1_000_000);
+    let price = |software: &Software, owned: &Owned| {
+        prepared.unit(&a100(), software, owned.shape(), UnitKind::Attention, (Pass::Forward, Recompute::None))
+    };
+    let slow = price(&software, &owned);
+    assert_eq!(slow.nanoseconds, launches * 1_000_000);
+    // A stack's own launches count instead; graphs need none, and what is left is the kernels'.
+    let quick = price(&Software { launch_us: Some(500.0), ..software }, &owned);
+    assert_eq!(quick.nanoseconds, launches * 500_000);
+    let mut graphs = owned;
+    graphs.1.recipe.cuda_graphs = true;
+    let kernels_alone = price(&software, &graphs);
+    assert!(kernels_alone.nanoseconds < 500_000 && kernels_alone.idle == 0, "{kernels_alone:?}");
+    assert!((slow.idle + kernels_alone.nanoseconds).abs_diff(slow.nanoseconds) <= 1, "the device waits for the rest");
 }
 
 #[test]
@@ -206,7 +193,29 @@ fn prices_are_cheap_to_ask() {
             ));
         }),
     );
+    // A model for a new cluster, out of all calibrations of the catalog.
+    let folder = format!("{}/../catalog/calibration", env!("CARGO_MANIFEST_DIR"));
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let all: Vec<_> = names
+        .filter_map(|path| path.file_stem()?.to_str().map(str::to_owned))
+        .filter(|name| name != "stacks")
+        .map(|name| catalog(&name))
+        .collect();
+    let make = best(
+        20,
+        Box::new(|| {
+            std::hint::black_box(CostModel::new(model.cluster().clone(), all.clone()).unwrap());
+        }),
+    );
+    eprint_times(&[("look-up", ask), ("prepare", prepare), ("direct", direct), ("model", make)]);
+    assert!(make < 1000.0, "a model took {make:.1} us");
     assert!(ask < 1.0, "a look-up took {ask:.3} us");
-    assert!(prepare < 200.0, "preparing took {prepare:.1} us");
+    assert!(prepare < 300.0, "preparing took {prepare:.1} us");
     assert!(direct < 50.0, "a direct price took {direct:.1} us");
+}
+
+#[cfg(not(debug_assertions))]
+#[expect(clippy::print_stderr, reason = "times are worth a look where they are measured")]
+fn eprint_times(times: &[(&str, f64)]) {
+    times.iter().for_each(|(what, us)| eprintln!("{what}: {us:.3} us"));
 }

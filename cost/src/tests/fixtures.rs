@@ -21,6 +21,7 @@ pub(crate) fn link(name: &str, bytes_per_second: f64, latency_ns: u64) -> Link {
         name: name.to_owned(),
         bandwidth: BytesPerSecond::new(bytes_per_second).unwrap(),
         latency: SimDuration::from_nanoseconds(latency_ns),
+        efficiency: None,
     }
 }
 
@@ -34,7 +35,9 @@ pub(crate) fn device(name: &str, calibration: &str, teraflops: f64, bandwidth: f
         memory_bandwidth: BytesPerSecond::new(bandwidth).unwrap(),
         multiprocessors: processors,
         slowdown: 1.0,
+        tdp_watts: None,
         usd_per_hour: None,
+        price_source: None,
         source: "test".to_owned(),
     }
 }
@@ -57,7 +60,7 @@ pub(crate) fn cluster(kind: DeviceKind, nodes: u32, per_node: u32, nics: u32, do
             nic,
         }],
         groups: vec![NodeGroup { kind: NodeKindId::new(0), count: nodes }],
-        fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+        fabric: Fabric::one_switch(),
     }
 }
 
@@ -96,6 +99,7 @@ pub(crate) fn gpt(hidden: u32, layers: u32, heads: u32) -> Model {
         projection_bias: true,
         mlp_bias: true,
         tied_head: true,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -109,6 +113,7 @@ pub(crate) fn workload(precision: Precision, attention: AttentionKernel) -> Work
         vocabulary_divisor: 128,
         optimizer: AdamW::default(),
         seed: 0,
+        recipe: ir::Recipe::default(),
     }
 }
 
@@ -122,11 +127,14 @@ pub(crate) fn layout(tensor: u32, sequence_parallel: bool, microbatch_size: u32)
         microbatches: 1,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
     }
 }
 
 pub(crate) fn chunk(layers: u32, embedding: bool, head: bool, recompute: Recompute) -> Chunk {
-    Chunk { stage: StageId::new(0), first_layer: 3, layers, embedding, head, recompute }
+    let stage = StageId::new(0);
+    Chunk { stage, first_layer: 0, layers, embedding, head, recompute, recomputed_layers: layers }
 }
 
 /// Everything a [`Shape`] borrows.

@@ -13,7 +13,7 @@ use crate::{CostModel, GroupPlace};
 
 fn shape(draw: &mut Draw) -> Owned {
     let heads = draw.of(&[1u32, 2, 3, 12, 96, 128]);
-    let mut model = gpt(draw.of(&[8u32, 64, 768, 12_288, 65_536]) * heads, 1 + draw.small(200), heads);
+    let mut model = gpt(draw.of(&[8u32, 64, 768, 12_288, 65_536]) * heads, 20 + draw.small(200), heads);
     model.head_dim = draw.of(&[1, 8, 64, 128, 576]);
     model.ffn = 1 + draw.small(200_000);
     model.vocabulary = draw.of(&[1, 256, 50_257, 1_000_000]);
@@ -22,10 +22,7 @@ fn shape(draw: &mut Draw) -> Owned {
     model.positions = draw.of(&[Positions::Rope { theta: 1e4 }, Positions::Learned { maximum: 4096 }]);
     model.qkv_bias = draw.below(2) == 0;
     model.tied_head = draw.below(2) == 0;
-    let mut workload = workload(
-        draw.of(&[Precision::Fp32, Precision::Fp16, Precision::Bf16]),
-        draw.of(&[AttentionKernel::Fused, AttentionKernel::Plain]),
-    );
+    let mut workload = workload(draw.of(&Precision::ALL), draw.of(&[AttentionKernel::Fused, AttentionKernel::Plain]));
     workload.sequence_length = draw.of(&[1, 7, 128, 4096, 131_072]);
     let tensor = draw.of(&[1u32, 2, 8]);
     let layout = layout(tensor, tensor > 1 && draw.below(2) == 0, draw.of(&[1, 3, 64, 1_000_000_000]));
@@ -83,7 +80,7 @@ fn collective(draw: &mut Draw, model: &CostModel, case: usize) {
     let members: Vec<DeviceId> = (first..first + count).map(DeviceId::new).collect();
     let place = GroupPlace::of(model.cluster(), &members);
     let bytes = Bytes::new(draw.of(&[0u64, 1, 1 << 10, 1 << 30, 1 << 50]));
-    let kind = draw.of(&[CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter]);
+    let kind = draw.of(&CollectiveKind::ALL);
     let of = |algorithm| model.collective(kind, bytes, place, algorithm);
     let explicit = [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Tree, CollectiveAlgorithm::Hierarchical].map(of);
     let automatic = of(CollectiveAlgorithm::Automatic);

@@ -79,6 +79,7 @@ fn collective(kind: CollectiveKind, ranks: u32, bytes: u64) -> Measurement {
     let payload = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => Payload::Gradients { chunk: ChunkId::new(0) },
         CollectiveKind::AllGather => Payload::Parameters { chunk: ChunkId::new(0) },
+        CollectiveKind::AllToAll => unreachable!("the executor carries out no {}", kind.name()),
     };
     let mut before = None;
     for _ in 0..repetitions(bytes) {
@@ -128,6 +129,7 @@ fn program(ranks: u32) -> Program {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     };
     let workload = Workload {
         sequence_length: 1,
@@ -138,6 +140,7 @@ fn program(ranks: u32) -> Program {
         vocabulary_divisor: 1,
         optimizer: AdamW::default(),
         seed: 0,
+        recipe: ir::Recipe::default(),
     };
     let layout = Layout {
         data: ranks,
@@ -148,6 +151,8 @@ fn program(ranks: u32) -> Program {
         microbatches: 1,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
     };
     let chunk = Chunk {
         stage: StageId::new(0),
@@ -156,6 +161,7 @@ fn program(ranks: u32) -> Program {
         embedding: true,
         head: true,
         recompute: Recompute::None,
+        recomputed_layers: 0,
     };
     let group = Group { axis: Axis::Data, members: RankSet::run(0, ranks, 1), shifts: RankSet::run(0, 1, 1) };
     Program {

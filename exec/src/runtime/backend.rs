@@ -3,21 +3,19 @@
 use std::sync::Arc;
 
 use ir::{
-    AttentionKernel, Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Positions,
-    Precision, Problem, Program, Rank, Timeline, VerifiedProgram,
+    Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Problem, Program, Rank, Timeline,
+    VerifiedProgram,
 };
 
 use super::crew::{Batch, Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
+use super::refusals;
 use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
 use crate::data::Dataset;
 use crate::state::{RankState, Weights};
-
-/// Byte-level tokens.
-const TOKENS: u32 = 256;
 
 /// Trains for real: every rank is a thread of this process, in FP32.
 ///
@@ -67,8 +65,7 @@ impl CpuBackend {
     }
 
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
-        let mut problems = workload_problems(program);
-        problems.extend(division_problems(program));
+        let mut problems = refusals::of(program);
         problems.extend(device_problems(program, &self.cluster));
         let workload = &program.workload;
         problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
@@ -181,64 +178,6 @@ fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
         .filter(|(rank, _)| place(program, Rank::new(u32::try_from(*rank).unwrap_or(u32::MAX))).1 == 0);
     let shares: Vec<f64> = ranks.filter_map(|(_, report)| report.loss).collect();
     (!shares.is_empty()).then(|| shares.iter().sum())
-}
-
-fn workload_problems(program: &Program) -> Vec<Problem> {
-    let (workload, model) = (&program.workload, &program.model);
-    let mut problems = Vec::new();
-    if workload.precision != Precision::Fp32 {
-        let message = format!("the CPU executor trains in fp32, not in {}", workload.precision.name());
-        problems.push(Problem::new("training.precision", message).hint("set precision = \"fp32\""));
-    }
-    match workload.attention {
-        AttentionKernel::Fused => {}
-        AttentionKernel::Plain => {
-            let message = "the CPU executor's attention is fused: it keeps no scores";
-            problems.push(Problem::new("training.attention", message).hint("set attention = \"fused\""));
-        }
-    }
-    if model.vocabulary < TOKENS {
-        let message = format!("tokens are bytes, and a vocabulary of {} cannot hold all 256", model.vocabulary);
-        problems.push(Problem::new("model.vocabulary", message).hint("set vocabulary = 256"));
-    }
-    match model.positions {
-        Positions::Learned { maximum } if maximum < workload.sequence_length => {
-            let message = format!("a sequence of {} tokens outruns {maximum} positions", workload.sequence_length);
-            problems.push(Problem::new("training.sequence_length", message).hint("shorten the sequence"));
-        }
-        Positions::Rope { .. } if !model.head_dim.is_multiple_of(2) => {
-            let message = format!("rotary positions turn pairs, and a head has {} elements", model.head_dim);
-            problems.push(Problem::new("model.head_dim", message));
-        }
-        Positions::Learned { .. } | Positions::Rope { .. } => {}
-    }
-    problems
-}
-
-fn division_problems(program: &Program) -> Vec<Problem> {
-    let (workload, model, layout) = (&program.workload, &program.model, &program.layout);
-    let mut problems = Vec::new();
-    let sequences = u64::from(layout.data) * u64::from(layout.microbatches) * u64::from(layout.microbatch_size);
-    if sequences != u64::from(workload.global_batch) {
-        let message = format!(
-            "{} replicas x {} microbatches x {} sequences are {sequences}, not the global batch of {}",
-            layout.data, layout.microbatches, layout.microbatch_size, workload.global_batch
-        );
-        problems.push(Problem::new("plan.microbatches", message));
-    }
-    let mut divides = |what: &str, size: u64| {
-        if !size.is_multiple_of(u64::from(layout.tensor)) {
-            let message = format!("{size} {what} do not divide over {} tensor ranks", layout.tensor);
-            problems.push(Problem::new("plan.tensor", message));
-        }
-    };
-    divides("query heads", u64::from(model.heads));
-    divides("key and value heads", u64::from(model.kv_heads));
-    divides("columns of the feed-forward part", u64::from(model.ffn));
-    if layout.sequence_parallel {
-        divides("tokens of a microbatch", program.microbatch_tokens());
-    }
-    problems
 }
 
 fn device_problems(program: &Program, cluster: &Cluster) -> Vec<Problem> {

@@ -344,6 +344,7 @@ fn describe(program: &Program, role: usize, id: InstructionId) -> String {
         }
         Op::GradientNorm => "the gradient norm".to_owned(),
         Op::Optimizer => "the optimizer step".to_owned(),
+        Op::HostCopy { .. } => "a copy to or from host memory".to_owned(),
     };
     format!("instruction {} ({what})", id.raw())
 }
@@ -362,6 +363,10 @@ fn collective(kind: CollectiveKind, payload: Payload) -> String {
         }
         Payload::Gradients { chunk } => format!("gradients of chunk {}", chunk.raw()),
         Payload::Parameters { chunk } => format!("parameters of chunk {}", chunk.raw()),
+        Payload::ExpertGradients { chunk } => format!("gradients of the experts of chunk {}", chunk.raw()),
+        Payload::ExpertParameters { chunk } => format!("parameters of the experts of chunk {}", chunk.raw()),
+        Payload::UnitParameters { chunk, unit, .. } => format!("parameters of unit {unit} of chunk {}", chunk.raw()),
+        Payload::UnitGradients { chunk, unit, .. } => format!("gradients of unit {unit} of chunk {}", chunk.raw()),
         Payload::ReplicatedGradients => "gradients of replicated parameters".to_owned(),
         Payload::TiedGradients => "gradients of the tied embedding".to_owned(),
         Payload::GradientNorm => "the gradient norm".to_owned(),

@@ -93,7 +93,7 @@ const fn steps(kind: CollectiveKind, members: usize) -> u64 {
     let once = members as u64 - 1;
     match kind {
         CollectiveKind::AllReduce => 2 * once,
-        CollectiveKind::AllGather | CollectiveKind::ReduceScatter => once,
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => once,
     }
 }
 

@@ -290,9 +290,9 @@ pub(super) enum Data {
 
 /// Whether the last giver makes one result for all.
 pub(super) const fn makes_whole(exchange: Exchange) -> bool {
-    use ir::program::CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    use ir::program::CollectiveKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
     match exchange {
         Exchange::Collective(AllReduce | AllGather, _) => true,
-        Exchange::Collective(ReduceScatter, _) | Exchange::Message(_) => false,
+        Exchange::Collective(ReduceScatter | AllToAll, _) | Exchange::Message(_) => false,
     }
 }

@@ -46,6 +46,7 @@ mod network;
 mod options;
 mod rank;
 pub(crate) mod reduce;
+mod refusals;
 mod script;
 mod shared;
 mod snapshot;

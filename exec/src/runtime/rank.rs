@@ -354,6 +354,7 @@ impl<'a, W: Worker> Run<'a, W> {
             Op::GradientNorm => self.worker.gradient_norm(),
             Op::Optimizer => self.worker.optimizer(),
             Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
+            Op::HostCopy { .. } => unreachable!("{id} is a copy to host memory, and `unsupported` refuses those"),
         }
         .map_err(Stop::NotFinite)?;
         let used = thread_cpu() - before;
@@ -455,7 +456,14 @@ fn independent(previous: Exchange, next: Exchange) -> bool {
         Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some(chunk),
         Exchange::Collective(
             _,
-            Payload::Activation { .. } | Payload::ReplicatedGradients | Payload::TiedGradients | Payload::GradientNorm,
+            Payload::Activation { .. }
+            | Payload::ExpertGradients { .. }
+            | Payload::ExpertParameters { .. }
+            | Payload::UnitParameters { .. }
+            | Payload::UnitGradients { .. }
+            | Payload::ReplicatedGradients
+            | Payload::TiedGradients
+            | Payload::GradientNorm,
         )
         | Exchange::Message(_) => None,
     };

@@ -68,6 +68,10 @@ pub(crate) fn reduce(payload: Payload, parts: &[&[f32]], out: &mut Vec<f32>) {
         Payload::Activation { .. }
         | Payload::Gradients { .. }
         | Payload::Parameters { .. }
+        | Payload::ExpertGradients { .. }
+        | Payload::ExpertParameters { .. }
+        | Payload::UnitParameters { .. }
+        | Payload::UnitGradients { .. }
         | Payload::ReplicatedGradients
         | Payload::TiedGradients => {
             match parts {
@@ -96,6 +100,7 @@ pub(crate) fn whole(kind: CollectiveKind, payload: Payload, parts: &[&[f32]], ou
             }
         }
         CollectiveKind::ReduceScatter => unreachable!("each member of a reduce-scatter sums its own part"),
+        CollectiveKind::AllToAll => unreachable!("{payload:?} is exchanged, and `unsupported` refuses that"),
     }
 }
 

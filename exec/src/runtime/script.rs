@@ -161,7 +161,7 @@ fn gather(
         let stream = stream_index(instruction.stream);
         streams[stream].push(id);
         let met = match instruction.op {
-            Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => None,
+            Op::Compute { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => None,
             Op::Send { peer, message, bytes } => {
                 let to = peer_rank(rank, peer.shift);
                 Some((Key::Message { from: rank.raw(), to, message }, 0, 2, Exchange::Message(message), bytes))
@@ -216,5 +216,9 @@ pub(super) fn stream_index(stream: Stream) -> usize {
         Stream::BackwardSend => 4,
         Stream::BackwardReceive => 5,
         Stream::Data => 6,
+        Stream::Context => 7,
+        Stream::Expert => 8,
+        Stream::Shard => 9,
+        Stream::Host => 10,
     }
 }

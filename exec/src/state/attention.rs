@@ -65,7 +65,7 @@ impl Work<'_> {
             (slot.q, slot.k, slot.v, slot.out) = (Some(q), Some(k), Some(v), Some(out));
             match self.recompute {
                 Recompute::Selective => self.pool.give(lse),
-                Recompute::None | Recompute::Full => slot.lse = Some(lse),
+                Recompute::None | Recompute::Operations | Recompute::Full => slot.lse = Some(lse),
             }
         }
         self.leave_branch(branch, "output of attention")

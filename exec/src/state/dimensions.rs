@@ -95,6 +95,7 @@ impl Dimensions {
                     assert!(size(maximum) >= sequence_length, "{rank}: only {maximum} learned positions");
                     None
                 }
+                Positions::None => None,
             },
             norm: model.norm,
             epsilon: narrow(model.norm_epsilon),
@@ -122,7 +123,7 @@ impl Dimensions {
 /// Whether a forward pass keeps nothing of a layer but its input.
 pub(super) fn discards(recompute: Recompute) -> bool {
     match recompute {
-        Recompute::None | Recompute::Selective => false,
+        Recompute::None | Recompute::Selective | Recompute::Operations => false,
         Recompute::Full => true,
     }
 }

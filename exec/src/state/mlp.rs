@@ -34,6 +34,7 @@ impl Work<'_> {
                 swiglu_forward(&gate, &up, &mut activated);
                 Some(gate)
             }
+            MlpKind::GeGlu => unreachable!("`unsupported` refuses GeGLU, and layer {layer} has it"),
             MlpKind::Gelu => {
                 gelu_forward(Gelu::Tanh, &up, &mut activated);
                 None
@@ -83,6 +84,7 @@ impl Work<'_> {
                 places.up.backward_input(inward, weights, &d_up, Store::Accumulate, &mut dx);
                 slot.d_gate = Some(d_gate);
             }
+            MlpKind::GeGlu => unreachable!("`unsupported` refuses GeGLU, and layer {layer} has it"),
             MlpKind::Gelu => {
                 gelu_backward(Gelu::Tanh, &up, &d_activated, &mut d_up);
                 places.up.backward_input(inward, weights, &d_up, Store::Overwrite, &mut dx);

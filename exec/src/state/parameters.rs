@@ -94,7 +94,7 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
         Unit::Mlp(layer) => {
             list.within(format!("layers.{layer}.mlp."));
             match model.mlp {
-                MlpKind::SwiGlu => {
+                MlpKind::SwiGlu | MlpKind::GeGlu => {
                     list.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
                 }
                 MlpKind::Gelu => {}
@@ -121,6 +121,7 @@ pub(super) fn model_parameters(model: &Model) -> impl Iterator<Item = Parameter>
         embedding: true,
         head: true,
         recompute: Recompute::None,
+        recomputed_layers: 0,
     };
     let units = (0..chunk.units()).map(move |position| chunk.unit(position));
     let distinct = units.filter(|unit| !(model.tied_head && *unit == Unit::Head));

@@ -70,6 +70,10 @@ impl RankState {
                 self.norm_halves = halves(self.squared_norm);
                 &self.norm_halves
             }
+            Payload::ExpertGradients { .. }
+            | Payload::ExpertParameters { .. }
+            | Payload::UnitParameters { .. }
+            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -86,7 +90,9 @@ impl RankState {
                 let range = match kind {
                     CollectiveKind::AllReduce => 0..parameters.gradients.len(),
                     CollectiveKind::ReduceScatter => parameters.own(),
-                    CollectiveKind::AllGather => panic!("gradients are never gathered"),
+                    CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+                        panic!("{}: no {} of gradients", self.rank, kind.name())
+                    }
                 };
                 parameters.gradients[range].copy_from_slice(result);
             }
@@ -113,6 +119,10 @@ impl RankState {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
+            Payload::ExpertGradients { .. }
+            | Payload::ExpertParameters { .. }
+            | Payload::UnitParameters { .. }
+            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -230,6 +240,12 @@ fn activation(slot: &Slot, site: Site, first_layer: u32) -> Option<&[f32]> {
             slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)
         }
         UnitTensor::LossStatistics => slot.head.statistics.as_deref(),
+        UnitTensor::Logits
+        | UnitTensor::KeysAndValues
+        | UnitTensor::Heads
+        | UnitTensor::Dispatched
+        | UnitTensor::Combined
+        | UnitTensor::ExpertInput => panic!("{site:?} is refused before it is loaded"),
     }
 }
 

@@ -206,6 +206,7 @@ mod tests {
             projection_bias: false,
             mlp_bias: false,
             tied_head: false,
+            variants: ir::Variants::default(),
         };
         let mut weights = Weights::initial(&model, 1);
         let elements: usize = weights.iter().map(|(_, tensor)| tensor.data.len()).sum();

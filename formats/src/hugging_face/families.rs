@@ -1,72 +1,99 @@
 //! The families that are read, and why others are not.
 
-use ir::{MlpKind, Model, NormKind, Positions};
+use ir::{FeedForward, LayerRun, Mixer, MlpKind, Model, NormKind, Positions};
 use serde_json::Value;
 
 use super::keys;
 use super::tree::{Tree, excerpt};
 
-const SUPPORTED: [&str; 4] = ["llama", "mistral", "qwen2", "gpt2"];
+mod experts;
+mod gpt;
+mod hybrid;
+mod llama;
+
+/// Layers that lists of layers are written out for; a model with more is refused by its size.
+const MOST_LAYERS: u32 = 1 << 17;
+
+/// How the models of a family are read.
+type Read = fn(&mut Tree<'_>, String) -> Model;
+
+/// Families that are read: model type, the beginning of its architectures' names, reader.
+const FAMILIES: [(&str, &str, Read); 27] = [
+    ("llama", "Llama", |tree, name| llama::model(tree, name, &llama::LLAMA)),
+    ("mistral", "Mistral", |tree, name| llama::model(tree, name, &llama::MISTRAL)),
+    ("qwen2", "Qwen2", |tree, name| llama::model(tree, name, &llama::QWEN2)),
+    ("qwen3", "Qwen3", |tree, name| llama::model(tree, name, &llama::QWEN3)),
+    ("phi3", "Phi3", |tree, name| {
+        tree.ignore(&["partial_rotary_factor", "original_max_position_embeddings"]);
+        llama::model(tree, name, &llama::PHI3)
+    }),
+    ("gemma", "Gemma", |tree, name| llama::gemma(tree, name, &llama::GEMMA)),
+    ("gemma2", "Gemma2", |tree, name| llama::gemma(tree, name, &llama::GEMMA2)),
+    ("gemma3_text", "Gemma3", |tree, name| llama::gemma(tree, name, &llama::GEMMA3)),
+    ("olmo", "Olmo", llama::olmo),
+    ("olmo2", "Olmo2", |tree, name| llama::model(tree, name, &llama::OLMO2)),
+    ("olmo3", "Olmo3", |tree, name| llama::model(tree, name, &llama::OLMO3)),
+    ("gpt2", "GPT2", gpt::gpt2),
+    ("gpt_neox", "GPTNeoX", gpt::gpt_neox),
+    ("phi", "Phi", gpt::phi),
+    ("falcon", "Falcon", gpt::falcon),
+    ("mixtral", "Mixtral", experts::mixtral),
+    ("qwen2_moe", "Qwen2Moe", |tree, name| experts::qwen(tree, name, experts::Qwen::Two)),
+    ("qwen3_moe", "Qwen3Moe", |tree, name| experts::qwen(tree, name, experts::Qwen::Three)),
+    ("olmoe", "Olmoe", experts::olmoe),
+    ("deepseek_v2", "DeepseekV2", |tree, name| experts::deepseek(tree, name, false)),
+    ("deepseek_v3", "DeepseekV3", |tree, name| experts::deepseek(tree, name, true)),
+    ("kimi_k2", "KimiK2", |tree, name| experts::deepseek(tree, name, true)),
+    ("gpt_oss", "GptOss", experts::gpt_oss),
+    ("jamba", "Jamba", hybrid::jamba),
+    ("qwen3_next", "Qwen3Next", hybrid::qwen3_next),
+    ("RefinedWeb", "RW", gpt::falcon),
+    ("RefinedWebModel", "RW", gpt::falcon),
+];
 
 /// Types that people bring and that are not supported, with the part that is missing.
-const UNSUPPORTED: [(&str, &str); 40] = [
-    ("mixtral", "its feed-forward part is a mixture of experts"),
-    ("qwen2_moe", "its feed-forward part is a mixture of experts"),
-    ("qwen3", "it normalises queries and keys"),
-    ("qwen3_moe", "it is a mixture of experts and normalises queries and keys"),
-    ("qwen3_next", "it mixes linear attention with a mixture of experts"),
-    ("deepseek", "it is a mixture of experts"),
-    ("deepseek_v2", "it has latent attention and a mixture of experts"),
-    ("deepseek_v3", "it has latent attention and a mixture of experts"),
-    ("kimi_k2", "it has latent attention and a mixture of experts"),
-    ("llama4", "it is a mixture of experts"),
-    ("gpt_oss", "it is a mixture of experts with windows and attention sinks"),
-    ("dbrx", "it is a mixture of experts"),
-    ("granitemoe", "it is a mixture of experts"),
-    ("phimoe", "it is a mixture of experts"),
-    ("olmoe", "it is a mixture of experts"),
-    ("jamba", "it mixes state-space layers, attention and experts"),
-    ("mamba", "it has state-space layers"),
-    ("mamba2", "it has state-space layers"),
+const UNSUPPORTED: [(&str, &str); 20] = [
+    ("deepseek", "its experts and attention differ from those of the later versions"),
+    ("llama4", "it reads images beside text; its language part is a mixture of experts in chunks"),
+    ("llama4_text", "it attends in chunks"),
+    ("gemma3", "it reads images beside text"),
+    ("mllama", "it reads images beside text"),
+    ("dbrx", "its attention and experts are written in a form of their own"),
+    ("granitemoe", "it scales embedding, branches and logits"),
+    ("phimoe", "its router is a sparse mixer"),
+    ("mamba", "its layers have no feed-forward part"),
+    ("mamba2", "its layers have no feed-forward part"),
     ("rwkv", "it has recurrent layers"),
-    ("gemma", "it scales the embedding and its gate is GELU"),
-    ("gemma2", "it has windows, capped logits and more norms"),
-    ("gemma3", "it has windows and more norms"),
-    ("gemma3_text", "it has windows and more norms"),
-    ("olmo", "its norms have no weights"),
-    ("olmo2", "it normalises after the branches, and queries and keys"),
-    ("olmo3", "it has windows and normalises after the branches"),
-    ("phi", "attention and the feed-forward part run side by side"),
-    ("phi3", "its projections are fused and its rotation may be partial"),
-    ("gpt_neox", "its rotation is partial and its branches may run side by side"),
-    ("gptj", "attention and the feed-forward part run side by side"),
+    ("gptj", "its positions are interleaved and its branches run side by side"),
     ("gpt_neo", "it has local attention"),
-    ("falcon", "attention and the feed-forward part run side by side"),
     ("bloom", "its positions are biases on scores"),
     ("mpt", "its positions are biases on scores"),
     ("opt", "its activation is ReLU and its positions are offset"),
     ("starcoder2", "it has a window, biases and an ungated feed-forward part with rotation"),
-    ("cohere", "attention and the feed-forward part run side by side"),
+    ("cohere", "it scales logits and normalises without a mean"),
     ("granite", "it scales embedding, branches and logits"),
     ("bert", "it is an encoder"),
-    ("t5", "it is an encoder and a decoder"),
 ];
 
 /// The model that a file describes. After a fault (kept in the tree) sizes may be stand-ins.
 pub(super) fn model(tree: &mut Tree<'_>, name: String) -> Model {
-    let model_type = tree.word("model_type").unwrap_or_default();
-    architecture(tree);
-    match model_type.as_str() {
-        "llama" => llama(tree, name, &LLAMA),
-        "mistral" => llama(tree, name, &MISTRAL),
-        "qwen2" => llama(tree, name, &QWEN2),
-        "gpt2" => gpt2(tree, name),
-        other => {
-            unknown_type(tree, other);
-            tree.unknown_family();
-            stand_in(name)
-        }
+    let of_architecture = architecture(tree);
+    let model_type = if tree.has("model_type") { tree.word("model_type") } else { of_architecture };
+    let Some(model_type) = model_type else {
+        tree.fault(
+            "model_type",
+            "is missing, so the model's structure is not known",
+            "add it, as in \"model_type\": \"llama\"",
+        );
+        tree.unknown_family();
+        return stand_in(name);
+    };
+    if let Some((_, _, read)) = FAMILIES.iter().find(|(family, _, _)| *family == model_type) {
+        return read(tree, name);
     }
+    unknown_type(tree, &model_type);
+    tree.unknown_family();
+    stand_in(name)
 }
 
 /// A model in place of one that was not read.
@@ -88,25 +115,27 @@ fn stand_in(name: String) -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
 fn unknown_type(tree: &mut Tree<'_>, found: &str) {
-    let supported = format!("supported are {}", SUPPORTED.join(", "));
+    let supported: Vec<&str> = FAMILIES.iter().map(|(family, _, _)| *family).collect();
+    let supported = format!("supported are {}", supported.join(", "));
     if let Some((_, reason)) = UNSUPPORTED.iter().find(|(name, _)| *name == found) {
         tree.fault("model_type", format!("\"{found}\" is not supported: {reason}"), supported);
         return;
     }
-    let names = SUPPORTED.iter().copied().chain(UNSUPPORTED.iter().map(|(name, _)| *name));
+    let names = FAMILIES.iter().map(|(family, _, _)| *family).chain(UNSUPPORTED.iter().map(|(name, _)| *name));
     let hint = keys::nearest_of(&found.to_ascii_lowercase(), names)
         .map_or_else(|| supported.clone(), |name| format!("did you mean \"{name}\"? {supported}"));
     let shown: String = found.chars().take(40).flat_map(char::escape_default).collect();
     tree.fault("model_type", format!("\"{shown}\" is not known"), hint);
 }
 
-/// Only language models: another head has other sizes.
-fn architecture(tree: &mut Tree<'_>) {
-    let Some(Value::Array(list)) = tree.take("architectures") else { return };
+/// Only language models: another head has other sizes. Gives the family that the name tells.
+fn architecture(tree: &mut Tree<'_>) -> Option<String> {
+    let Some(Value::Array(list)) = tree.take("architectures") else { return None };
     let good = |name: &str| ["ForCausalLM", "LMHeadModel", "Model"].iter().any(|ending| name.ends_with(ending));
     for one in &list {
         if !one.as_str().is_some_and(good) {
@@ -117,72 +146,8 @@ fn architecture(tree: &mut Tree<'_>) {
             );
         }
     }
-}
-
-/// In what the configuration classes of Llama-like models differ.
-struct LlamaLike {
-    /// Whether `num_key_value_heads` may be left out and then equals the heads. Other classes have a number of their own.
-    kv_heads_default: bool,
-    /// Whether biases can be switched on by `attention_bias` and `mlp_bias`.
-    bias_keys: bool,
-    /// Whether the query, key and value projections have biases by the type alone.
-    qkv_bias: bool,
-    window: Window,
-}
-
-/// What a file means by its window.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Window {
-    /// The class has none.
-    Never,
-    /// On unless `sliding_window` is null; left out it is 4,096.
-    UnlessNull,
-    /// On if `use_sliding_window` is true.
-    IfUsed,
-}
-
-const LLAMA: LlamaLike = LlamaLike { kv_heads_default: true, bias_keys: true, qkv_bias: false, window: Window::Never };
-const MISTRAL: LlamaLike =
-    LlamaLike { kv_heads_default: false, bias_keys: false, qkv_bias: false, window: Window::UnlessNull };
-const QWEN2: LlamaLike =
-    LlamaLike { kv_heads_default: false, bias_keys: false, qkv_bias: true, window: Window::IfUsed };
-
-fn llama(tree: &mut Tree<'_>, name: String, like: &LlamaLike) -> Model {
-    let hidden = tree.size("hidden_size");
-    let heads = tree.size("num_attention_heads");
-    let kv_heads = if like.kv_heads_default {
-        tree.optional_size("num_key_value_heads").unwrap_or(heads)
-    } else {
-        tree.size("num_key_value_heads")
-    };
-    let head_dim = tree
-        .optional_size("head_dim")
-        .unwrap_or_else(|| divided(tree, ["hidden_size", "num_attention_heads"], hidden, heads));
-    activation(tree, "hidden_act", "silu", &["silu", "swish"]);
-    window(tree, like.window);
-    let (attention_bias, mlp_bias) = if like.bias_keys {
-        (tree.flag("attention_bias", false), tree.flag("mlp_bias", false))
-    } else {
-        (false, false)
-    };
-    Model {
-        name,
-        hidden,
-        layers: tree.size("num_hidden_layers"),
-        heads,
-        kv_heads,
-        head_dim,
-        ffn: tree.size("intermediate_size"),
-        vocabulary: tree.size("vocab_size"),
-        norm: NormKind::RmsNorm,
-        norm_epsilon: tree.number("rms_norm_eps", 1e-6),
-        positions: Positions::Rope { theta: theta(tree) },
-        mlp: MlpKind::SwiGlu,
-        qkv_bias: like.qkv_bias || attention_bias,
-        projection_bias: attention_bias,
-        mlp_bias,
-        tied_head: tree.flag("tie_word_embeddings", false),
-    }
+    let stem = |name: &str| FAMILIES.iter().find(|(_, stem, _)| name == format!("{stem}ForCausalLM"));
+    list.iter().filter_map(Value::as_str).find_map(stem).map(|(family, _, _)| (*family).to_owned())
 }
 
 /// The base of the wavelengths, which newer files keep inside `rope_parameters`.
@@ -216,86 +181,48 @@ fn divided(tree: &mut Tree<'_>, keys: [&str; 2], hidden: u32, heads: u32) -> u32
     1
 }
 
-fn activation(tree: &mut Tree<'_>, key: &str, default: &str, good: &[&str]) {
+/// The activation, which is one of `good`.
+fn activation(tree: &mut Tree<'_>, key: &str, default: &str, good: &[&str]) -> String {
     let found = tree.word(key).unwrap_or_else(|| default.to_owned());
     if !good.contains(&found.as_str()) {
         let shown: String = found.chars().take(40).flat_map(char::escape_default).collect();
         let hint = format!("supported in this family: {}", good.join(", "));
         tree.fault(key, format!("the activation \"{shown}\" is not supported"), hint);
     }
+    found
 }
 
-/// Refuses a window that is on and shorter than the longest sequence.
-fn window(tree: &mut Tree<'_>, window: Window) {
-    match window {
-        // Left for the judge of keys.
-        Window::Never => return,
-        Window::UnlessNull => {
-            if !tree.has("sliding_window") {
-                tree.fault(
-                    "sliding_window",
-                    "is missing, which means a window of 4096 in this family",
-                    "write null for no window",
-                );
-                return;
-            }
-        }
-        Window::IfUsed => {
-            if !tree.flag("use_sliding_window", false) {
-                let _ = tree.take("sliding_window");
-                return;
-            }
-        }
+/// What `layer_types` says of each layer, if it is there; words as in `known`.
+fn types(tree: &mut Tree<'_>, layers: u32, known: &[(&str, Mixer)]) -> Option<Vec<Mixer>> {
+    let value = tree.take("layer_types")?;
+    let Value::Array(list) = &value else {
+        tree.fault("layer_types", format!("is {}, not a list", excerpt(&value)), "");
+        return None;
+    };
+    if list.len() != layers as usize {
+        let message = format!("names {} layers, but num_hidden_layers is {layers}", list.len());
+        tree.fault("layer_types", message, "");
+        return None;
     }
-    let longest = tree.optional_size("max_position_embeddings");
-    if let Some(size) = tree.optional_size("sliding_window")
-        && longest.is_none_or(|longest| size < longest)
-    {
-        tree.fault(
-            "sliding_window",
-            format!("limits attention to a window of {size}"),
-            "models with it are not supported yet",
-        );
+    let mixer = |word: &Value| known.iter().find(|(name, _)| word.as_str() == Some(name)).map(|(_, mixer)| *mixer);
+    if let Some(other) = list.iter().find(|word| mixer(word).is_none()) {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        let hint = format!("supported in this family: {}", names.join(", "));
+        tree.fault("layer_types", format!("has a layer of {}", excerpt(other)), hint);
+        return None;
     }
+    list.iter().map(mixer).collect()
 }
 
-fn gpt2(tree: &mut Tree<'_>, name: String) -> Model {
-    let hidden = tree.size("n_embd");
-    let heads = tree.size("n_head");
-    // GELU in its tanh form, which is what the model kind means.
-    activation(tree, "activation_function", "gelu_new", &["gelu_new", "gelu_pytorch_tanh"]);
-    if !tree.flag("scale_attn_weights", true) {
-        tree.fault(
-            "scale_attn_weights",
-            "leaves the scores of attention unscaled",
-            "models with it are not supported yet",
-        );
+/// Layers written out, as runs of equal ones; none where all are attention and dense.
+fn runs_of(layers: impl Iterator<Item = (Mixer, FeedForward)>) -> Vec<LayerRun> {
+    let mut runs: Vec<LayerRun> = Vec::new();
+    for (mixer, feed_forward) in layers {
+        match runs.last_mut() {
+            Some(run) if (run.mixer, run.feed_forward) == (mixer, feed_forward) => run.layers += 1,
+            Some(_) | None => runs.push(LayerRun { layers: 1, mixer, feed_forward }),
+        }
     }
-    if tree.flag("scale_attn_by_inverse_layer_idx", false) {
-        tree.fault("scale_attn_by_inverse_layer_idx", "scales scores by layer", "models with it are not supported yet");
-    }
-    let inner = tree.optional_size("n_inner").unwrap_or_else(|| {
-        hidden.checked_mul(4).unwrap_or_else(|| {
-            tree.fault("n_embd", "is out of reach", "");
-            1
-        })
-    });
-    Model {
-        name,
-        hidden,
-        layers: tree.size("n_layer"),
-        heads,
-        kv_heads: heads,
-        head_dim: divided(tree, ["n_embd", "n_head"], hidden, heads),
-        ffn: inner,
-        vocabulary: tree.size("vocab_size"),
-        norm: NormKind::LayerNorm,
-        norm_epsilon: tree.number("layer_norm_epsilon", 1e-5),
-        positions: Positions::Learned { maximum: tree.size("n_positions") },
-        mlp: MlpKind::Gelu,
-        qkv_bias: true,
-        projection_bias: true,
-        mlp_bias: true,
-        tied_head: tree.flag("tie_word_embeddings", true),
-    }
+    let plain = |run: &LayerRun| run.mixer == Mixer::Attention && run.feed_forward == FeedForward::Dense;
+    if runs.iter().all(plain) { Vec::new() } else { runs }
 }

@@ -29,7 +29,8 @@ pub(super) fn not_json(text: &str) -> Option<Problem> {
 pub(super) fn another_file(entries: &[Entry]) -> Option<Problem> {
     let has = |key: &str| entries.iter().any(|entry| entry.key == key);
     let is_object = |key: &str| entries.iter().any(|entry| entry.key == key && entry.value.is_object());
-    if has("model_type") {
+    // The name of an architecture tells the family too.
+    if has("model_type") || has("architectures") {
         return None;
     }
     let what = if is_object("model") && (has("added_tokens") || has("pre_tokenizer") || has("normalizer")) {
@@ -46,7 +47,7 @@ pub(super) fn another_file(entries: &[Entry]) -> Option<Problem> {
         "the settings of text generation (generation_config.json)"
     } else if has("cells") && has("nbformat") {
         "a notebook"
-    } else if has("hidden_size") || has("n_embd") || has("architectures") {
+    } else if has("hidden_size") || has("n_embd") {
         return Some(
             Problem::new("model_type", "is missing, so the model's structure is not known")
                 .hint("add it, as in \"model_type\": \"llama\""),

@@ -127,6 +127,36 @@ impl<'a> Tree<'a> {
     pub(super) fn is_faulty(&self, key: &str) -> bool {
         self.problems.iter().any(|problem| problem.subject == key)
     }
+    /// Marks keys that change neither sizes nor work in this family.
+    pub(super) fn ignore(&mut self, keys: &[&str]) {
+        for entry in self.entries.iter_mut().filter(|entry| keys.contains(&entry.key.as_str())) {
+            entry.taken = true;
+        }
+    }
+    /// Whether the file has a value for a key that may have been taken already.
+    pub(super) fn was(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key && !entry.value.is_null())
+    }
+    /// A list of numbers; empty if it is absent or faulty (which is then told).
+    pub(super) fn numbers(&mut self, key: &str) -> Vec<u32> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let numbers = value.as_array().and_then(|list| {
+            list.iter().map(|one| one.as_u64().and_then(|one| u32::try_from(one).ok())).collect::<Option<Vec<u32>>>()
+        });
+        numbers.unwrap_or_else(|| {
+            self.fault(key, format!("is {}, not a list of whole numbers", excerpt(&value)), "");
+            Vec::new()
+        })
+    }
+    /// A whole number that may be zero, or `None` if it is absent or faulty (which is then told).
+    pub(super) fn optional_count(&mut self, key: &str) -> Option<u32> {
+        let value = self.take(key)?;
+        let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+        if count.is_none() {
+            self.fault(key, format!("is {}, not a whole number of 32 bits", excerpt(&value)), "");
+        }
+        count
+    }
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
     }

@@ -1,113 +1,56 @@
-//! Parameters, activations and what ranks exchange.
+//! Bytes of activations, gradients and what ranks exchange.
 
-use super::{Shape, bytes_of};
-use crate::program::{Chunk, Payload, Unit, UnitTensor};
-use crate::{Bytes, Positions, Precision};
+use super::{Shape, UnitKind, bytes_of, kind_parameters};
+use crate::program::{Payload, UnitTensor};
+use crate::workload::GradientFormat;
+use crate::{Bytes, Precision};
 
-/// Parameters that one rank of the tensor group holds of a unit (padded vocabulary).
-///
-/// Matrices that produce columns (query, key, value, up, gate) are split with their biases; matrices that consume rows
-/// (projection, down) are split, their biases whole on every rank; norms and learned positions are whole. A tied head
-/// counts as if it were its own: see [`chunk_parameters`].
-#[must_use]
-pub fn unit_parameters(shape: Shape<'_>, unit: Unit) -> u64 {
-    let model = shape.model;
-    let hidden = u64::from(model.hidden);
-    let if_present = |present: bool, count: u64| if present { count } else { 0 };
-    match unit {
-        Unit::Embedding => shape.rank_vocabulary() * hidden + replicated_parameters(shape, unit),
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => model.norm_parameters(),
-        Unit::Attention(_) => {
-            let qkv = shape.rank_query_width() + 2 * shape.rank_kv_width();
-            hidden * (qkv + shape.rank_query_width())
-                + if_present(model.qkv_bias, qkv)
-                + replicated_parameters(shape, unit)
-        }
-        Unit::Mlp(_) => {
-            let (ffn, inputs) = (shape.rank_ffn(), model.mlp_inputs());
-            (inputs + 1) * hidden * ffn + if_present(model.mlp_bias, inputs * ffn) + replicated_parameters(shape, unit)
-        }
-        Unit::Head => shape.rank_vocabulary() * hidden,
-        Unit::Loss => 0,
-    }
-}
-
-/// Parameters of a unit that every rank of the tensor group holds whole: norms, learned positions, biases of the
-/// projection and of the last feed-forward matrix.
-#[must_use]
-pub fn replicated_parameters(shape: Shape<'_>, unit: Unit) -> u64 {
-    let model = shape.model;
-    let hidden = u64::from(model.hidden);
-    let if_present = |present: bool| if present { hidden } else { 0 };
-    match unit {
-        Unit::Embedding => match model.positions {
-            Positions::Rope { .. } => 0,
-            Positions::Learned { maximum } => u64::from(maximum) * hidden,
-        },
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => model.norm_parameters(),
-        Unit::Attention(_) => if_present(model.projection_bias),
-        Unit::Mlp(_) => if_present(model.mlp_bias),
-        Unit::Head | Unit::Loss => 0,
-    }
-}
-
-/// Parameters of a unit whose gradient each tensor rank knows only for its part of the sequence, under sequence
-/// parallelism: the norms. What [`Payload::ReplicatedGradients`] reduces.
-#[must_use]
-pub fn partial_gradient_parameters(shape: Shape<'_>, unit: Unit) -> u64 {
-    match unit {
-        Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm if shape.layout.sequence_parallel => {
-            shape.model.norm_parameters()
-        }
-        Unit::AttentionNorm(_)
-        | Unit::MlpNorm(_)
-        | Unit::FinalNorm
-        | Unit::Embedding
-        | Unit::Attention(_)
-        | Unit::Mlp(_)
-        | Unit::Head
-        | Unit::Loss => 0,
-    }
-}
-
-/// Parameters that one rank holds of a chunk. A tied head beside the embedding holds nothing of its own; on another
-/// chunk it holds a copy.
-#[must_use]
-pub fn chunk_parameters(shape: Shape<'_>, chunk: &Chunk) -> u64 {
-    let one = |present: bool, unit: Unit| if present { unit_parameters(shape, unit) } else { 0 };
-    let layer: u64 = [Unit::AttentionNorm(0), Unit::Attention(0), Unit::MlpNorm(0), Unit::Mlp(0)]
-        .into_iter()
-        .map(|unit| unit_parameters(shape, unit))
-        .sum();
-    let own_head = chunk.head && !(shape.model.tied_head && chunk.embedding);
-    one(chunk.embedding, Unit::Embedding)
-        + u64::from(chunk.layers) * layer
-        + one(chunk.head, Unit::FinalNorm)
-        + one(own_head, Unit::Head)
-}
-
-/// Bytes of a full activation `[microbatch tokens, hidden]`, before any division.
+/// Bytes of one rank's part of a full activation `[microbatch tokens, hidden]`, before any division over its tensor group.
 #[must_use]
 pub fn activation_bytes(shape: Shape<'_>) -> Bytes {
-    bytes_of([shape.tokens(), u64::from(shape.model.hidden), shape.workload.precision.bytes()])
+    wide(shape, shape.tokens(), u64::from(shape.model.hidden))
 }
 
-/// Bytes of a message between stages, on one rank: its shard of the activation under sequence parallelism, else all.
+/// Bytes of a message between stages, on one rank: its tokens' activation, of them its shard under sequence parallelism or
+/// where the recipe scatters messages over the tensor group.
 #[must_use]
 pub fn message_bytes(shape: Shape<'_>) -> Bytes {
-    bytes_of([shape.residual_tokens(), u64::from(shape.model.hidden), shape.workload.precision.bytes()])
+    let tokens = if shape.workload.recipe.scattered_messages {
+        shape.tokens().div_ceil(shape.tensor())
+    } else {
+        shape.residual_tokens()
+    };
+    wide(shape, tokens, u64::from(shape.model.hidden))
 }
 
-/// Bytes of weight gradients as they are accumulated and reduced: FP32 in every precision (as in Megatron-LM).
+/// `[tokens, width]` in the format of activations.
+fn wide(shape: Shape<'_>, tokens: u64, width: u64) -> Bytes {
+    bytes_of([tokens, width, shape.workload.precision.bytes()])
+}
+
+const fn gradient_size(shape: Shape<'_>, format: GradientFormat) -> u64 {
+    match (format, shape.workload.precision.is_half()) {
+        (GradientFormat::Half, true) => 2,
+        (GradientFormat::Half, false) | (GradientFormat::Fp32, _) => 4,
+    }
+}
+
+/// Bytes of weight gradients as they cross the network: in the recipe's `reduced_gradients`.
 #[must_use]
-pub const fn gradient_bytes(parameters: u64) -> Bytes {
-    Bytes::new(parameters * 4)
+pub const fn gradient_bytes(shape: Shape<'_>, parameters: u64) -> Bytes {
+    Bytes::new(parameters.saturating_mul(gradient_size(shape, shape.workload.recipe.reduced_gradients)))
+}
+
+/// Bytes of weight gradients as they are accumulated and held: in the recipe's `gradients`.
+#[must_use]
+pub const fn accumulated_gradient_bytes(shape: Shape<'_>, parameters: u64) -> Bytes {
+    Bytes::new(parameters.saturating_mul(gradient_size(shape, shape.workload.recipe.gradients)))
 }
 
 /// Bytes of weights in the training precision.
 #[must_use]
 pub const fn parameter_bytes(shape: Shape<'_>, parameters: u64) -> Bytes {
-    Bytes::new(parameters * shape.workload.precision.bytes())
+    Bytes::new(parameters.saturating_mul(shape.workload.precision.bytes()))
 }
 
 /// Bytes that the sum of squares of gradients reads.
@@ -121,32 +64,130 @@ pub const fn gradient_norm_bytes(parameters: u64) -> Bytes {
 #[must_use]
 pub const fn optimizer_bytes(parameters: u64, precision: Precision) -> Bytes {
     let each = match precision {
-        Precision::Fp32 => 32,
-        Precision::Fp16 | Precision::Bf16 => 34,
+        Precision::Fp32 | Precision::Tf32 => 32,
+        Precision::Fp16 | Precision::Bf16 | Precision::Fp8 => 34,
     };
     Bytes::new(parameters.saturating_mul(each))
 }
 
-/// Bytes of the whole buffer of a collective, as [`crate::Op::Collective`] counts them.
+/// Bytes that cross to host memory, and back, for an optimizer step there: gradients as they are held, stepped weights in
+/// the training precision.
+#[must_use]
+pub const fn host_optimizer_bytes(shape: Shape<'_>, stepped: u64) -> (Bytes, Bytes) {
+    (accumulated_gradient_bytes(shape, stepped), parameter_bytes(shape, stepped))
+}
+
+/// Bytes of the whole buffer of a collective over a tensor of a unit, as [`crate::Op::Collective`] counts them. `T` is the
+/// microbatch's tokens on one rank of those that share its sequences, `b` the bytes of an activation.
 ///
-/// Loss statistics: three FP32 numbers per token from every tensor rank. Tied gradients: one rank's part of the
+/// | tensor | bytes |
+/// |---|---|
+/// | input, input gradient | `T hidden b`; of latent attention the low-rank vectors, `T (query rank + kv rank + rotary) b`, because what leads into them runs before the gather |
+/// | output, output gradient | `T hidden b` |
+/// | loss statistics | `T 12` from every tensor rank |
+/// | logits | `T padded-vocabulary b` |
+/// | keys and values | both, of this rank's heads and of all tokens of the context group; a delta rule or state space passes its state on: `state b` of each rank |
+/// | heads | queries, keys and values (or the core's output) of this rank's tokens: the mean of the two, `T (queries + keys + values + outputs) b / 2` |
+/// | dispatched, combined | copies of this rank's tokens, one for each active expert, times the imbalance: `T/t active hidden b` |
+/// | expert input | copies that reach the rank's experts, of all its expert-tensor group: `received hidden b` |
+#[must_use]
+pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -> Bytes {
+    let hidden = u64::from(shape.model.hidden);
+    match tensor {
+        UnitTensor::Input | UnitTensor::InputGradient => wide(shape, shape.tokens(), gathered_width(shape, kind)),
+        UnitTensor::Output | UnitTensor::OutputGradient => activation_bytes(shape),
+        UnitTensor::LossStatistics => bytes_of([shape.tokens(), 12, shape.tensor()]),
+        UnitTensor::Logits => wide(shape, shape.tokens(), shape.rank_vocabulary() * shape.tensor()),
+        UnitTensor::KeysAndValues => {
+            let (_, key_value, state) = mixer_widths(shape, kind);
+            match state {
+                0 => wide(shape, shape.tokens() * shape.context(), key_value),
+                state => bytes_of([u64::from(shape.layout.microbatch_size), shape.context(), state, 4]),
+            }
+        }
+        UnitTensor::Heads => {
+            let (query_output, key_value, _) = mixer_widths(shape, kind);
+            wide(shape, shape.tokens(), (query_output + key_value).div_ceil(2))
+        }
+        UnitTensor::Dispatched | UnitTensor::Combined => {
+            wide(shape, shape.received_copies().div_ceil(shape.expert_tensor()), hidden)
+        }
+        UnitTensor::ExpertInput => wide(shape, shape.received_copies(), hidden),
+    }
+}
+
+/// Width of what sequence-parallel ranks gather for a unit.
+pub(super) fn gathered_width(shape: Shape<'_>, kind: UnitKind) -> u64 {
+    let hidden = u64::from(shape.model.hidden);
+    match (kind, shape.model.variants.latent) {
+        (UnitKind::Latent, Some(latent)) => {
+            let query = latent.query_rank.map_or(hidden, u64::from);
+            query + u64::from(latent.kv_rank) + u64::from(latent.rotary_head_dim)
+        }
+        _ => hidden,
+    }
+}
+
+/// Widths on one rank: queries and outputs together, keys and values together; and the numbers of a state, where a mixer
+/// has one instead of keys and values.
+fn mixer_widths(shape: Shape<'_>, kind: UnitKind) -> (u64, u64, u64) {
+    let variants = &shape.model.variants;
+    match (kind, variants.latent, variants.mamba, variants.delta) {
+        (UnitKind::Latent, Some(latent), _, _) => {
+            let key = u64::from(latent.plain_head_dim) + u64::from(latent.rotary_head_dim);
+            let both = shape.rank_heads() * (key + u64::from(latent.value_head_dim));
+            (both, both, 0)
+        }
+        (UnitKind::Mamba, _, Some(mamba), _) => {
+            let inner = u64::from(mamba.inner).div_ceil(shape.tensor());
+            (2 * inner, inner, inner * u64::from(mamba.state))
+        }
+        (UnitKind::GatedDelta, _, _, Some(delta)) => {
+            let key = u64::from(delta.key_heads).div_ceil(shape.tensor()) * u64::from(delta.key_head_dim);
+            let heads = u64::from(delta.value_heads).div_ceil(shape.tensor());
+            let value = heads * u64::from(delta.value_head_dim);
+            (key + value, key + value, value * u64::from(delta.key_head_dim))
+        }
+        _ => (2 * shape.rank_query_width(), 2 * shape.rank_kv_width(), 0),
+    }
+}
+
+/// Bytes of the whole buffer of a collective, as [`crate::Op::Collective`] counts them: of an activation, see
+/// [`unit_tensor_bytes`], here of the largest kind of unit that the model has. Tied gradients: one rank's part of the
 /// embedding matrix. Gradient norm: one FP64 number.
 ///
 /// # Panics
-/// For `Gradients`, `Parameters` and `ReplicatedGradients`, whose size is that of the chunks that a rank holds: use
-/// [`gradient_bytes`] and [`parameter_bytes`] of [`chunk_parameters`] (or of [`partial_gradient_parameters`]).
+/// For gradients and parameters of chunks and units, whose size is that of what a rank holds: use [`gradient_bytes`] and
+/// [`parameter_bytes`] of [`super::held_parameters`] (or of [`super::chunk_partial_gradient_parameters`]).
 #[must_use]
 pub fn payload_bytes(shape: Shape<'_>, payload: Payload) -> Bytes {
     match payload {
         Payload::Activation { tensor, .. } => match tensor {
-            UnitTensor::Input | UnitTensor::Output | UnitTensor::OutputGradient | UnitTensor::InputGradient => {
-                activation_bytes(shape)
-            }
-            UnitTensor::LossStatistics => bytes_of([shape.tokens(), 12, shape.tensor()]),
+            UnitTensor::KeysAndValues | UnitTensor::Heads => shape
+                .model
+                .runs()
+                .map(|run| unit_tensor_bytes(shape, UnitKind::of_mixer(run.mixer), tensor))
+                .max()
+                .unwrap_or(Bytes::ZERO),
+            UnitTensor::Input
+            | UnitTensor::InputGradient
+            | UnitTensor::Output
+            | UnitTensor::OutputGradient
+            | UnitTensor::LossStatistics
+            | UnitTensor::Logits
+            | UnitTensor::Dispatched
+            | UnitTensor::Combined
+            | UnitTensor::ExpertInput => unit_tensor_bytes(shape, UnitKind::Experts, tensor),
         },
-        Payload::TiedGradients => gradient_bytes(unit_parameters(shape, Unit::Head)),
+        Payload::TiedGradients => gradient_bytes(shape, kind_parameters(shape, UnitKind::Head)),
         Payload::GradientNorm => Bytes::new(8),
-        Payload::Gradients { .. } | Payload::Parameters { .. } | Payload::ReplicatedGradients => {
+        Payload::Gradients { .. }
+        | Payload::Parameters { .. }
+        | Payload::ExpertGradients { .. }
+        | Payload::ExpertParameters { .. }
+        | Payload::UnitParameters { .. }
+        | Payload::UnitGradients { .. }
+        | Payload::ReplicatedGradients => {
             panic!("the size of {payload:?} is that of parameters, not of a shape")
         }
     }

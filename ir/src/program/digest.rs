@@ -1,6 +1,6 @@
 //! A 64-bit digest that is the same on any machine and in any release.
 
-use super::{Message, Op, Payload, Peer, Program, text};
+use super::{HostCopy, Message, Op, Payload, Peer, Program, text};
 use crate::Bytes;
 
 /// FNV-1a over 64-bit words with a final mix (offset and prime: Fowler, Noll, Vo; mix: the 64-bit finaliser of MurmurHash3).
@@ -97,6 +97,15 @@ fn op(digest: &mut Digest, op: Op) {
         Op::Receive { peer, message: what, bytes } => message(digest, 3, peer, what, bytes),
         Op::GradientNorm => digest.number(4),
         Op::Optimizer => digest.number(5),
+        Op::HostCopy { what, out, bytes } => {
+            digest.numbers([6, out.into(), bytes.get()]);
+            match what {
+                HostCopy::Activations { chunk, microbatch } => {
+                    digest.numbers([0, chunk.raw().into(), microbatch.raw().into()]);
+                }
+                HostCopy::OptimizerState => digest.number(1),
+            }
+        }
     }
 }
 
@@ -110,5 +119,13 @@ fn payload(digest: &mut Digest, payload: Payload) {
         Payload::ReplicatedGradients => digest.number(3),
         Payload::TiedGradients => digest.number(4),
         Payload::GradientNorm => digest.number(5),
+        Payload::ExpertGradients { chunk } => digest.numbers([6, chunk.raw().into()]),
+        Payload::ExpertParameters { chunk } => digest.numbers([7, chunk.raw().into()]),
+        Payload::UnitParameters { chunk, unit, experts, microbatch, pass } => {
+            digest.numbers([8, chunk.raw().into(), unit.into(), experts.into(), microbatch.raw().into(), pass as u64]);
+        }
+        Payload::UnitGradients { chunk, unit, experts, microbatch } => {
+            digest.numbers([9, chunk.raw().into(), unit.into(), experts.into(), microbatch.raw().into()]);
+        }
     }
 }

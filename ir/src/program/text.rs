@@ -86,10 +86,13 @@ pub(super) struct ChunkWords<'a>(pub(super) &'a Chunk);
 
 impl Display for ChunkWords<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Chunk { stage, first_layer, layers, embedding, head, recompute } = self.0;
+        let Chunk { stage, first_layer, layers, embedding, head, recompute, recomputed_layers } = self.0;
         let end = u64::from(*first_layer) + u64::from(*layers);
         let recompute = recompute_name(*recompute);
         write!(f, "on {stage} layers {first_layer}..{end} recompute {recompute}")?;
+        if recomputed_layers != layers {
+            write!(f, " of {recomputed_layers}")?;
+        }
         f.write_str(if *embedding { " embedding" } else { "" })?;
         f.write_str(if *head { " head" } else { "" })
     }
@@ -99,6 +102,7 @@ const fn recompute_name(recompute: Recompute) -> &'static str {
     match recompute {
         Recompute::None => "none",
         Recompute::Selective => "selective",
+        Recompute::Operations => "operations",
         Recompute::Full => "full",
     }
 }

@@ -39,6 +39,6 @@ pub fn slice(program: &Program, rank: Rank) -> Role {
     program.roles[role.index()].relabelled(RankSet::run(rank.raw(), 1, 1), |op| match op {
         Op::Send { peer, message, bytes } => Op::Send { peer: own(peer), message, bytes },
         Op::Receive { peer, message, bytes } => Op::Receive { peer: own(peer), message, bytes },
-        Op::Compute { .. } | Op::Collective { .. } | Op::GradientNorm | Op::Optimizer => op,
+        Op::Compute { .. } | Op::Collective { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => op,
     })
 }

@@ -19,6 +19,9 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
         ("data", layout.data),
         ("tensor", layout.tensor),
         ("pipeline", layout.pipeline),
+        ("mesh.context", layout.mesh.context),
+        ("mesh.expert", layout.mesh.expert),
+        ("mesh.expert_tensor", layout.mesh.expert_tensor),
         ("microbatch_size", layout.microbatch_size),
         ("microbatches", layout.microbatches),
     ] {
@@ -29,10 +32,10 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
     if layout.microbatches > MOST_MICROBATCHES {
         faults.add("layout.microbatches", format!("{} is over {MOST_MICROBATCHES}", layout.microbatches));
     }
-    let degrees = [layout.data, layout.tensor, layout.pipeline];
+    let degrees = [layout.data, layout.mesh.context, layout.tensor, layout.pipeline];
     let world = degrees.iter().try_fold(1u64, |world, d| world.checked_mul(u64::from(*d))).unwrap_or(u64::MAX);
     if world > MOST_RANKS {
-        faults.add("layout", format!("{} x {} x {} ranks are over {MOST_RANKS}", degrees[0], degrees[1], degrees[2]));
+        faults.add("layout", format!("{} ranks are over {MOST_RANKS}", degrees.map(|d| d.to_string()).join(" x ")));
     }
     if !faults.is_empty() {
         return None;

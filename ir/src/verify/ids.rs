@@ -1,7 +1,7 @@
 //! Every id of an instruction exists.
 
 use super::faults::Faults;
-use crate::program::{Message, Op, Payload, Peer};
+use crate::program::{HostCopy, Message, Op, Payload, Peer};
 use crate::{ChunkId, InstructionId, MicrobatchId, Program, Role, RoleId};
 
 pub(super) fn check(faults: &mut Faults<'_>) {
@@ -44,20 +44,28 @@ fn op_fault(program: &Program, role: &Role, op: Op) -> Option<String> {
                 return Some("moves no bytes".to_owned());
             }
             match payload {
-                Payload::Activation { chunk, unit, microbatch, .. } => {
-                    chunk_fault(program, chunk, microbatch).or_else(|| {
+                Payload::Activation { chunk, unit, microbatch, .. }
+                | Payload::UnitParameters { chunk, unit, microbatch, .. }
+                | Payload::UnitGradients { chunk, unit, microbatch, .. } => chunk_fault(program, chunk, microbatch)
+                    .or_else(|| {
                         let all = program.chunk(chunk).units();
                         (unit >= all).then(|| format!("{chunk} has {all} units, no u{unit}"))
-                    })
-                }
-                Payload::Gradients { chunk } | Payload::Parameters { chunk } => {
-                    chunk_fault(program, chunk, MicrobatchId::new(0))
-                }
+                    }),
+                Payload::Gradients { chunk }
+                | Payload::Parameters { chunk }
+                | Payload::ExpertGradients { chunk }
+                | Payload::ExpertParameters { chunk } => chunk_fault(program, chunk, MicrobatchId::new(0)),
                 Payload::ReplicatedGradients | Payload::TiedGradients | Payload::GradientNorm => None,
             }
         }
         Op::Send { peer, message, bytes } | Op::Receive { peer, message, bytes } => {
             message_fault(program, peer, message).or_else(|| (bytes.get() == 0).then(|| "moves no bytes".to_owned()))
+        }
+        Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, bytes, .. } => {
+            chunk_fault(program, chunk, microbatch).or_else(|| (bytes.get() == 0).then(|| "moves no bytes".to_owned()))
+        }
+        Op::HostCopy { what: HostCopy::OptimizerState, bytes, .. } => {
+            (bytes.get() == 0).then(|| "moves no bytes".to_owned())
         }
         Op::GradientNorm | Op::Optimizer => None,
     }

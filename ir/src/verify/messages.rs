@@ -110,7 +110,8 @@ fn for_each_end<'a>(
                     let key = Key { sender: peer.role, receiver: own, shift: peer.shift.saturating_neg(), message };
                     visit(faults, key, bytes, false, own, id);
                 }
-                Op::Compute { .. } | Op::Collective { .. } | Op::GradientNorm | Op::Optimizer => {}
+                Op::Compute { .. } | Op::Collective { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => {
+                }
             }
         }
     }

@@ -27,6 +27,32 @@ pub(crate) const CURVES: [Colour; 4] = [
     Colour { variable: "curve-3", light: 0x7a58c2, dark: 0xa184e7 },
 ];
 
+/// What is right, or inside a limit: read together with words or place, never by hue alone.
+pub(crate) const GOOD: Colour = CURVES[0];
+/// What is wrong, or outside a limit.
+pub(crate) const BAD: Colour = CURVES[1];
+
+/// A scale from little to much: one hue that darkens, so that it also reads in grey.
+pub(crate) const HEAT: [Colour; 9] = [
+    Colour { variable: "heat-0", light: 0xf1f7fc, dark: 0x1d2a38 },
+    Colour { variable: "heat-1", light: 0xdbe9f6, dark: 0x22384e },
+    Colour { variable: "heat-2", light: 0xbfd8ee, dark: 0x284865 },
+    Colour { variable: "heat-3", light: 0x9bc3e3, dark: 0x2f5a80 },
+    Colour { variable: "heat-4", light: 0x72a9d6, dark: 0x396f9c },
+    Colour { variable: "heat-5", light: 0x4a8cc4, dark: 0x4a88ba },
+    Colour { variable: "heat-6", light: 0x2b6fac, dark: 0x6aa3d0 },
+    Colour { variable: "heat-7", light: 0x16528b, dark: 0x94c1e4 },
+    Colour { variable: "heat-8", light: 0x0b3563, dark: 0xc7e0f4 },
+];
+
+/// A cell without a value.
+pub(crate) const ABSENT: Colour = Colour { variable: "absent", light: 0xeceef1, dark: 0x242a32 };
+
+/// Colours of causes that no activity has.
+pub(crate) const LAUNCH: Colour = Colour { variable: "launch", light: 0x9a3b3b, dark: 0xcf6d6d };
+pub(crate) const IMBALANCE: Colour = Colour { variable: "imbalance", light: 0xa9b1bd, dark: 0x626d7c };
+pub(crate) const INPUT: Colour = Colour { variable: "input", light: 0xf0b49a, dark: 0x9c5f47 };
+
 /// The colour of a kind of buffer.
 pub(crate) const fn buffer(kind: BufferKind) -> Colour {
     match kind {
@@ -61,8 +87,10 @@ pub(crate) fn on(colour: Colour) -> (u32, u32) {
 pub(crate) fn style_sheet() -> String {
     let mut colours = vec![TEXT, MUTED, GRID, GROUND, PAGE, ALARM, ALARM_GROUND];
     colours.extend(CURVES);
-    let filled: Vec<Colour> =
+    let mut filled: Vec<Colour> =
         Activity::ALL.into_iter().map(Activity::colour).chain(BufferKind::ALL.into_iter().map(buffer)).collect();
+    filled.extend(HEAT);
+    filled.extend([ABSENT, LAUNCH, IMBALANCE, INPUT]);
     let theme = |pick: fn(Colour) -> u32, words: fn((u32, u32)) -> u32| {
         let mut text = String::new();
         for colour in colours.iter().chain(&filled) {
@@ -94,7 +122,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
-        assert_eq!(all, 7 + 4 + 2 * (Activity::COUNT + 8));
+        assert_eq!(all, 7 + 4 + 2 * (Activity::COUNT + 8 + 9 + 4));
     }
 
     #[test]

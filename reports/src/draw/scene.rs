@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use plotters::backend::BitMapBackend;
 use plotters::drawing::IntoDrawingArea;
-use plotters::element::{PathElement, Rectangle, Text};
+use plotters::element::{Circle, PathElement, Polygon, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle};
 
@@ -39,6 +39,42 @@ pub(crate) enum Mark {
     Text { x: f64, y: f64, size: f64, bold: bool, anchor: Anchor, ink: Ink, text: String },
     /// A straight line.
     Line { from: (f64, f64), to: (f64, f64), width: f64, colour: Colour, dashed: bool },
+    /// Straight lines from point to point.
+    Path { points: Vec<(f64, f64)>, width: f64, colour: Colour, dashed: bool },
+    /// A filled polygon that what lies under it shows through; `opacity` is between 0 and 1.
+    Area { points: Vec<(f64, f64)>, fill: Colour, opacity: f64 },
+    /// Round dots of one colour; the title shows when one is pointed at.
+    Dots { points: Vec<(f64, f64)>, radius: f64, fill: Colour, title: String },
+}
+
+/// How an entry of a legend looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Swatch {
+    /// A filled box.
+    Filled,
+    /// A line.
+    Line,
+}
+
+/// An entry of a legend: a colour and what it stands for.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Key {
+    pub(crate) colour: Colour,
+    pub(crate) name: String,
+    pub(crate) swatch: Swatch,
+}
+
+impl Key {
+    pub(crate) fn filled(colour: Colour, name: impl Into<String>) -> Self {
+        Self { colour, name: name.into(), swatch: Swatch::Filled }
+    }
+    pub(crate) fn line(colour: Colour, name: impl Into<String>) -> Self {
+        Self { colour, name: name.into(), swatch: Swatch::Line }
+    }
+    /// Whether it is drawn as a line; for templates.
+    pub(crate) fn is_line(&self) -> bool {
+        self.swatch == Swatch::Line
+    }
 }
 
 /// A picture.
@@ -54,6 +90,39 @@ pub(crate) struct Scene {
 /// A width that words of a size (in pixels) surely fit in.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.6
+}
+
+/// Words cut to a width, with an ellipsis where something is missing.
+pub(crate) fn cut(text: &str, width: f64, size: f64) -> String {
+    if text_width(text, size) <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    for character in text.chars() {
+        kept.push(character);
+        if text_width(&kept, size) + size * 0.6 > width {
+            kept.pop();
+            break;
+        }
+    }
+    format!("{}\u{2026}", kept.trim_end())
+}
+
+impl Mark {
+    fn shift(&mut self, right: f64, down: f64) {
+        let move_point = |point: &mut (f64, f64)| {
+            point.0 += right;
+            point.1 += down;
+        };
+        match self {
+            Self::Box { x, y, .. } | Self::Text { x, y, .. } => (*x, *y) = (*x + right, *y + down),
+            Self::Boxes { boxes, .. } => boxes.iter_mut().for_each(|b| (b.0, b.1) = (b.0 + right, b.1 + down)),
+            Self::Line { from, to, .. } => [from, to].into_iter().for_each(move_point),
+            Self::Path { points, .. } | Self::Area { points, .. } | Self::Dots { points, .. } => {
+                points.iter_mut().for_each(move_point);
+            }
+        }
+    }
 }
 
 impl Scene {
@@ -74,27 +143,42 @@ impl Scene {
         self.marks.push(Mark::Line { from, to, width, colour, dashed: false });
     }
 
+    /// A filled box that says more when pointed at.
+    pub(crate) fn filled_box(&mut self, corner: (f64, f64), size: (f64, f64), fill: Colour, title: impl Into<String>) {
+        let ((x, y), (width, height)) = (corner, size);
+        self.marks.push(Mark::Box { x, y, width, height, fill, title: Some(title.into()) });
+    }
+
     /// With a margin around it and a legend on top, for a picture that leaves the page.
-    pub(crate) fn framed(mut self, keys: &[(Colour, &str)]) -> Self {
+    pub(crate) fn framed(mut self, keys: &[Key]) -> Self {
         const MARGIN: f64 = 16.0;
-        const LEGEND: f64 = 26.0;
-        let moved = |(x, y): (f64, f64)| (x + MARGIN, y + MARGIN + LEGEND);
-        for mark in &mut self.marks {
-            match mark {
-                Mark::Box { x, y, .. } | Mark::Text { x, y, .. } => (*x, *y) = moved((*x, *y)),
-                Mark::Boxes { boxes, .. } => boxes.iter_mut().for_each(|b| (b.0, b.1) = moved((b.0, b.1))),
-                Mark::Line { from, to, .. } => (*from, *to) = (moved(*from), moved(*to)),
+        const LINE: f64 = 20.0;
+        // Places of the legend's entries first: they take as many lines as they need.
+        let (mut x, mut line) = (MARGIN, 0.0);
+        let mut places = Vec::with_capacity(keys.len());
+        for key in keys {
+            let width = 17.0 + text_width(&key.name, 12.0) + 14.0;
+            if x > MARGIN && x + width > self.width + MARGIN {
+                (x, line) = (MARGIN, line + LINE);
             }
+            places.push((x, MARGIN + line));
+            x += width;
         }
-        let mut x = MARGIN;
-        for (colour, name) in keys {
-            let (width, height) = (12.0, 12.0);
-            self.marks.push(Mark::Box { x, y: MARGIN, width, height, fill: *colour, title: None });
-            self.text(x + 17.0, MARGIN + 10.5, 12.0, Anchor::Start, Ink::Plain(palette::TEXT), *name);
-            x += 17.0 + text_width(name, 12.0) + 14.0;
+        let legend = if keys.is_empty() { 0.0 } else { line + LINE + 6.0 };
+        for mark in &mut self.marks {
+            mark.shift(MARGIN, MARGIN + legend);
+        }
+        for (key, (x, y)) in keys.iter().zip(places) {
+            let fill = key.colour;
+            let mark = match key.swatch {
+                Swatch::Filled => Mark::Box { x, y, width: 12.0, height: 12.0, fill, title: None },
+                Swatch::Line => Mark::Box { x, y: y + 4.5, width: 13.0, height: 3.0, fill, title: None },
+            };
+            self.marks.push(mark);
+            self.text(x + 17.0, y + 10.5, 12.0, Anchor::Start, Ink::Plain(palette::TEXT), key.name.clone());
         }
         self.width += 2.0 * MARGIN;
-        self.height += 2.0 * MARGIN + LEGEND;
+        self.height += 2.0 * MARGIN + legend;
         let (width, height) = (self.width, self.height);
         self.marks.insert(0, Mark::Box { x: 0.0, y: 0.0, width, height, fill: palette::GROUND, title: None });
         self
@@ -114,7 +198,8 @@ impl Scene {
         for mark in &self.marks {
             let fill = match mark {
                 Mark::Box { fill, .. } | Mark::Boxes { fill, .. } => Some(*fill),
-                Mark::Text { .. } | Mark::Line { .. } => None,
+                Mark::Area { fill, .. } => Some(*fill),
+                Mark::Text { .. } | Mark::Line { .. } | Mark::Path { .. } | Mark::Dots { .. } => None,
             };
             if group != fill {
                 if group.is_some() {
@@ -224,16 +309,55 @@ fn write_mark(out: &mut String, mark: &Mark) {
             )
         }
         Mark::Line { from, to, width, colour, dashed } => {
-            let dash = if *dashed { " stroke-dasharray=\"4 3\"" } else { "" };
             let (x1, y1, x2, y2) = (Number(from.0), Number(from.1), Number(to.0), Number(to.1));
             writeln!(
                 out,
-                "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"{}\" stroke-width=\"{}\"{dash}/>",
+                "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"{}\" stroke-width=\"{}\"{}/>",
                 colour.css(),
-                Number(*width)
+                Number(*width),
+                dash(*dashed)
             )
         }
+        Mark::Path { points, width, colour, dashed } => writeln!(
+            out,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>",
+            point_list(points),
+            colour.css(),
+            Number(*width),
+            dash(*dashed)
+        ),
+        Mark::Area { points, opacity, .. } => {
+            writeln!(out, "<polygon points=\"{}\" fill-opacity=\"{}\"/>", point_list(points), Number(*opacity))
+        }
+        Mark::Dots { points, radius, fill, title } => {
+            out.push_str(&dots(points, *radius, *fill, title));
+            Ok(())
+        }
     };
+}
+
+/// Dots as one path: a line of no length with round ends is a dot.
+fn dots(points: &[(f64, f64)], radius: f64, fill: Colour, title: &str) -> String {
+    let (width, fill) = (Number(2.0 * radius), fill.css());
+    let mut out = format!("<path stroke=\"{fill}\" stroke-width=\"{width}\" stroke-linecap=\"round\" d=\"");
+    let tenth = |value: f64| Number((value * 10.0).round() / 10.0);
+    for (x, y) in points {
+        let _ = write!(out, "M{} {}h0", tenth(*x), tenth(*y));
+    }
+    let _ = writeln!(out, "\"><title>{}</title></path>", escape(title));
+    out
+}
+
+fn dash(dashed: bool) -> &'static str {
+    if dashed { " stroke-dasharray=\"4 3\"" } else { "" }
+}
+
+fn point_list(points: &[(f64, f64)]) -> String {
+    let mut text = String::with_capacity(points.len() * 12);
+    for (index, (x, y)) in points.iter().enumerate() {
+        let _ = write!(text, "{}{},{}", if index == 0 { "" } else { " " }, Number(*x), Number(*y));
+    }
+    text
 }
 
 fn rgb(colour: Colour) -> RGBColor {
@@ -283,14 +407,40 @@ fn draw_mark(area: &Bitmap<'_>, mark: &Mark, factor: f64) {
                 .expect("the embedded font has a glyph for every word");
         }
         Mark::Line { from, to, width, colour, .. } => {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lines are a few pixels wide")]
-            let style = ShapeStyle {
-                color: rgb(*colour).to_rgba(),
-                filled: true,
-                stroke_width: (width * factor).ceil() as u32,
-            };
-            let points = vec![(pixel(from.0), pixel(from.1)), (pixel(to.0), pixel(to.1))];
-            area.draw(&PathElement::new(points, style)).expect("a buffer takes every pixel");
+            stroke(area, &[*from, *to], *width, *colour, factor);
         }
+        Mark::Path { points, width, colour, .. } => stroke(area, points, *width, *colour, factor),
+        Mark::Area { points, fill, opacity } => {
+            let points: Vec<(i32, i32)> = points.iter().map(|(x, y)| (pixel(*x), pixel(*y))).collect();
+            area.draw(&Polygon::new(points, rgb(*fill).mix(*opacity))).expect("a buffer takes every pixel");
+        }
+        Mark::Dots { points, radius, fill, .. } => {
+            for (x, y) in points {
+                let dot = Circle::new((pixel(*x), pixel(*y)), pixel(*radius), rgb(*fill).filled());
+                area.draw(&dot).expect("a buffer takes every pixel");
+            }
+        }
+    }
+}
+
+fn stroke(area: &Bitmap<'_>, points: &[(f64, f64)], width: f64, colour: Colour, factor: f64) {
+    #[expect(clippy::cast_possible_truncation, reason = "pictures are a few thousand pixels")]
+    let pixel = |value: f64| (value * factor).round() as i32;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lines are a few pixels wide")]
+    let stroke_width = (width * factor).ceil() as u32;
+    let style = ShapeStyle { color: rgb(colour).to_rgba(), filled: true, stroke_width };
+    let points: Vec<(i32, i32)> = points.iter().map(|(x, y)| (pixel(*x), pixel(*y))).collect();
+    area.draw(&PathElement::new(points, style)).expect("a buffer takes every pixel");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut() {
+        assert_eq!(cut("short", 100.0, 10.0), "short");
+        let long = cut(&"x".repeat(100), 100.0, 10.0);
+        assert!(long.ends_with('\u{2026}') && text_width(&long, 10.0) <= 100.0, "{long}");
     }
 }

@@ -20,11 +20,14 @@ pub(super) struct LaneTimes {
 }
 
 /// Kinds of communication; of several that run at once the first takes the wait.
-const PRECEDENCE: [Activity; 4] = [
+const PRECEDENCE: [Activity; 7] = [
     Activity::TensorCommunication,
+    Activity::ContextCommunication,
+    Activity::ExpertCommunication,
     Activity::PipelineCommunication,
     Activity::ModelCommunication,
     Activity::DataCommunication,
+    Activity::HostCopy,
 ];
 
 /// A stretch of time in which communication ran, and the kind that takes the wait. Stretches are in order and apart.

@@ -87,6 +87,9 @@ pub(crate) const fn key(activity: Activity) -> &'static str {
         Activity::PipelineCommunication => "pipeline_communication_ns",
         Activity::DataCommunication => "data_communication_ns",
         Activity::ModelCommunication => "model_communication_ns",
+        Activity::ContextCommunication => "context_communication_ns",
+        Activity::ExpertCommunication => "expert_communication_ns",
+        Activity::HostCopy => "host_copy_ns",
         Activity::Optimizer => "optimizer_ns",
         Activity::Bubble => "bubble_ns",
     }

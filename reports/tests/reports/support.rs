@@ -60,6 +60,7 @@ pub(crate) fn model(layers: u32) -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -75,6 +76,8 @@ pub(crate) fn program(p: Pipeline) -> Program {
         microbatches: p.microbatches,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
     };
     let chunk = |c: u32| Chunk {
         stage: StageId::new(c),
@@ -83,6 +86,7 @@ pub(crate) fn program(p: Pipeline) -> Program {
         embedding: c == 0,
         head: c == p.stages - 1,
         recompute: Recompute::None,
+        recomputed_layers: 0,
     };
     let workload = Workload {
         sequence_length: 128,
@@ -93,6 +97,7 @@ pub(crate) fn program(p: Pipeline) -> Program {
         vocabulary_divisor: 1,
         optimizer: AdamW::default(),
         seed: 1,
+        recipe: ir::Recipe::default(),
     };
     let per_stage = p.data * tensor;
     let groups = vec![
@@ -282,7 +287,7 @@ fn duration(op: &Op, times: Times) -> u64 {
         Op::Compute { pass: Pass::BackwardWeight, .. } => times.weight,
         Op::Collective { payload: Payload::Gradients { .. }, .. } => times.gradients,
         Op::Collective { .. } => times.tensor,
-        Op::Send { .. } | Op::Receive { .. } => times.message,
+        Op::Send { .. } | Op::Receive { .. } | Op::HostCopy { .. } => times.message,
         Op::GradientNorm | Op::Optimizer => times.optimizer,
     }
 }
@@ -328,7 +333,12 @@ fn receives(role: &Role) -> [bool; 2] {
 }
 
 /// When each stream of a role is free before its instruction `first`; all before that ran.
-fn free_before(program: &Program, role: usize, first: usize, spans: &[Vec<Option<Span>>]) -> [Option<u64>; 7] {
+fn free_before(
+    program: &Program,
+    role: usize,
+    first: usize,
+    spans: &[Vec<Option<Span>>],
+) -> [Option<u64>; Stream::ALL.len()] {
     let instructions = program.roles[role].instructions();
     Stream::ALL.map(|stream| {
         let last = (0..first).rev().take(64).find(|id| instructions[*id].stream == stream);

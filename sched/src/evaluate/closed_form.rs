@@ -8,30 +8,35 @@
 //! Memory is the walk over the position's passes, as in the program; of boundary activations it counts two of each
 //! direction received and one sent, where the program's count depends on times.
 
-use cost::{CostModel, memory};
-use ir::counts::Shape;
+use cost::CostModel;
 use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
-use ir::program::{BufferKind, Chunk};
+use ir::program::Chunk;
 use ir::{
-    Bytes, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageId, StageMemory,
-    Workload,
+    Activity, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageMemory, Workload,
 };
 use rustc_hash::FxHashMap;
 
 use super::Evaluator;
 use super::inflight::{Context, contexts};
-use super::prepared::{ByBasis, ChunkCost, Key, PARTS, Parts, Prepared, World, index};
+use super::peak::View;
+use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
 use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
+use super::relief::Relief;
+use super::shared::Shared;
+use super::spent::Spent;
 use super::tail::tail;
 use crate::layout::chunks;
-use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
+use crate::lowering::Reductions;
+use crate::passes::ACTIONS;
+use crate::schedules::{self, CellTimes, Order, dry_runs, group_size};
 
 /// The closed-form evaluator. Plans of equal degrees and placement share prices, so that all but the first of them take
 /// microseconds.
 #[derive(Debug)]
 pub struct ClosedForm<'a> {
     world: World<'a>,
+    shared: Shared,
     prepared: FxHashMap<Key, Prepared>,
     held: FxHashMap<ScheduleKey, Vec<Vec<Context>>>,
     grids: FxHashMap<ScheduleKey, (Grid, Order)>,
@@ -39,6 +44,18 @@ pub struct ClosedForm<'a> {
 
 /// A schedule with its pipeline degree, chunks per position and microbatches.
 type ScheduleKey = (Schedule, u32, u32, u32);
+
+/// When passes end, in each case that was asked for, and the time that the first case's take on each position.
+pub(super) struct Paced<const N: usize> {
+    pub(super) ends: [Ends; N],
+    pub(super) work: Vec<u64>,
+}
+
+/// Ends of each position's passes, if parameters that are gathered ahead were there, and if messages took nothing besides.
+struct Without {
+    gathers: Vec<u64>,
+    messages: Vec<u64>,
+}
 
 /// Entries of a cache that are kept; a cache that is full starts anew.
 const KEPT: usize = 4096;
@@ -56,32 +73,67 @@ impl<'a> ClosedForm<'a> {
     /// For one model and workload on the cost model's cluster.
     #[must_use]
     pub fn new(model: &'a Model, workload: &'a Workload, cost: &'a CostModel) -> Self {
+        Self::with(World { model, workload, cost, relief: Relief::Nothing })
+    }
+
+    fn with(world: World<'a>) -> Self {
         Self {
-            world: World { model, workload, cost },
+            world,
+            shared: Shared::default(),
             prepared: FxHashMap::default(),
             held: FxHashMap::default(),
             grids: FxHashMap::default(),
         }
     }
 
-    /// Ends of passes, and the time that they take on each position.
-    fn ends(&mut self, plan: &Plan, chunks: &[Chunk], times: &CellTimes) -> (Ends, Vec<u64>) {
+    /// The same with a part that costs nothing: what the part would give back. Of such a prediction only the iteration, its
+    /// breakdown and memory mean anything.
+    #[must_use]
+    pub fn relieved(self, relief: Relief) -> Self {
+        Self::with(World { relief, ..self.world })
+    }
+
+    pub(super) const fn world(&self) -> World<'a> {
+        self.world
+    }
+
+    /// Prices that plans share, with room for more.
+    pub(super) fn shared(&mut self) -> &mut Shared {
+        self.make_room();
+        &mut self.shared
+    }
+
+    /// Makes room for the prices of one more plan.
+    fn make_room(&mut self) {
+        if self.shared.is_full() {
+            self.shared = Shared::default();
+            self.prepared.clear();
+        }
+        bound(&mut self.prepared, KEPT);
+    }
+
+    /// How a plan's passes go, for the times of each case.
+    fn paced<const N: usize>(&mut self, plan: &Plan, chunks: &[Chunk], cases: [&CellTimes; N]) -> Paced<N> {
         let (p, v, m) = (plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
-        let regular = match &plan.schedule {
-            Schedule::GPipe if v == 1 => Some(gpipe(m, times, true)),
-            Schedule::OneForwardOneBackward => {
-                let group = if v == 1 { 1 } else { group_size(p, m).expect("a legal plan") };
-                let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
-                shape.is_regular().then(|| one_forward_one_backward(shape, times, true))
+        let one_pass = passes_run(plan).iter().map(|action| cases[0].by_action(*action)).collect::<Vec<_>>();
+        let mut work = vec![0; p as usize];
+        if !matches!(plan.schedule, Schedule::Explicit(_)) {
+            for (number, chunk) in chunks.iter().enumerate() {
+                work[chunk.stage.index()] += u64::from(m) * one_pass.iter().map(|times| times[number]).sum::<u64>();
             }
-            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::Explicit(_) => None,
+        }
+        let split = plan.schedule == Schedule::ZeroBubbleH1;
+        let regular = match &plan.schedule {
+            Schedule::GPipe if v == 1 => Some(cases.map(|times| gpipe(m, times, true))),
+            Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
+                let group = if v == 1 { 1 } else { group_size(p, m).expect("a legal plan") };
+                let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split };
+                shape.is_regular().then(|| cases.map(|times| one_forward_one_backward(shape, times, true)))
+            }
+            Schedule::GPipe | Schedule::Explicit(_) => None,
         };
         if let Some(ends) = regular {
-            let mut work = vec![0; p as usize];
-            for (number, chunk) in chunks.iter().enumerate() {
-                work[chunk.stage.index()] += u64::from(m) * (times.forward[number] + times.backward[number]);
-            }
-            return (ends, work);
+            return Paced { ends, work };
         }
         bound(&mut self.grids, KEPT_GRIDS);
         let (grid, order) = self.grids.entry((plan.schedule.clone(), p, v, m)).or_insert_with(|| {
@@ -89,21 +141,113 @@ impl<'a> ClosedForm<'a> {
             let order = Order::of(&grid, p * v).expect("a legal plan");
             (grid, order)
         });
-        by_grid(grid, order, p * v, times)
+        by_grid(grid, order, p * v, cases)
+    }
+
+    /// The same, with what waiting would be left if parameters gathered ahead were there, and if messages took nothing.
+    fn pace(&mut self, plan: &Plan, chunks: &[Chunk], times: &CellTimes) -> (Ends, Vec<u64>, Without) {
+        // Without waiting there is nothing before a pass but other passes.
+        let waits = !self.world.relief.frees(Activity::Bubble);
+        let gathers = waits && times.ready.iter().any(|ready| *ready > 0);
+        let sends = waits && chunks.len() > 1;
+        let mut gathered = times.clone();
+        gathered.ready.fill(0);
+        let mut sent = gathered.clone();
+        sent.forward_message.fill(0);
+        sent.backward_message.fill(0);
+        match (gathers, sends) {
+            (false, false) => {
+                let Paced { ends: [ends], work } = self.paced(plan, chunks, [times]);
+                let without = Without { gathers: ends.row.clone(), messages: ends.row.clone() };
+                (ends, work, without)
+            }
+            (true, false) => {
+                let Paced { ends: [ends, gathered], work } = self.paced(plan, chunks, [times, &gathered]);
+                (ends, work, Without { gathers: gathered.row.clone(), messages: gathered.row })
+            }
+            (false, true) => {
+                let Paced { ends: [ends, sent], work } = self.paced(plan, chunks, [times, &sent]);
+                let without = Without { gathers: ends.row.clone(), messages: sent.row };
+                (ends, work, without)
+            }
+            (true, true) => {
+                let Paced { ends: [ends, gathered, sent], work } = self.paced(plan, chunks, [times, &gathered, &sent]);
+                (ends, work, Without { gathers: gathered.row, messages: sent.row })
+            }
+        }
+    }
+
+    /// What the time up to the end of a position's passes is spent on: its passes, and waiting. What waiting there would
+    /// be without messages is the bubble, what messages and parameters gathered ahead add is theirs.
+    fn before(
+        &self,
+        plan: &Plan,
+        chunks: &[Chunk],
+        costs: &[ChunkCost],
+        (ends, without, work): (&Ends, &Without, u64),
+        position: usize,
+    ) -> Spent {
+        let mut spent = Spent::default();
+        let end = ends.row[position];
+        // Relieved of waiting, ends are shorter than what passes would come to.
+        let gathered = without.gathers[position].min(end);
+        let sent = without.messages[position].min(gathered);
+        spent.add(Activity::Data, end - gathered);
+        spent.add(Activity::Pipeline, gathered - sent);
+        spent.add(Activity::Bubble, sent - work);
+        let run = |action: Action, chunk: usize| u64::from(self.runs(plan, action, chunk));
+        for (number, cost) in costs.iter().enumerate().filter(|(number, _)| chunks[*number].stage.index() == position) {
+            for action in ACTIONS {
+                spent.add_times(&cost.passes[action as usize].spent, run(action, number));
+            }
+        }
+        spent
+    }
+
+    /// How often a pass of a chunk runs.
+    fn runs(&self, plan: &Plan, action: Action, chunk: usize) -> u32 {
+        match &plan.schedule {
+            Schedule::Explicit(grid) => {
+                let cells = grid.rows.iter().flatten();
+                let same = cells.filter(|cell| cell.chunk.index() == chunk && cell.action == action);
+                u32::try_from(same.count()).expect("a grid of fewer cells than u32")
+            }
+            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
+                if passes_run(plan).contains(&action) { plan.microbatches } else { 0 }
+            }
+        }
     }
 
     /// Peak memory of each position.
     fn memory(&mut self, plan: &Plan, key: &Key, chunks: &[Chunk], costs: &[ChunkCost]) -> Vec<StageMemory> {
-        let order = (plan.schedule.clone(), plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
-        bound(&mut self.held, KEPT);
-        let held = self.held.entry(order).or_insert_with(|| contexts(plan));
+        let held = held_of(&mut self.held, plan);
         let prepared = &self.prepared[key];
-        let view = View { world: self.world, prepared, chunks, costs };
+        let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
+        let view = View { world: self.world, prepared, chunks, sizes };
         (0u32..).zip(held.iter()).map(|(position, contexts)| view.stage(position, contexts)).collect()
     }
 }
 
 impl Evaluator for ClosedForm<'_> {
+    fn floor(&mut self, plan: &Plan) -> Option<SimDuration> {
+        super::floor::floor(self, plan)
+    }
+
+    fn excess(&mut self, plan: &Plan) -> Option<f64> {
+        let world = self.world;
+        if !crate::legal(plan, world.model, world.workload, world.cost.cluster()).is_empty() {
+            return None;
+        }
+        self.make_room();
+        let shared = &mut self.shared;
+        let prepared = self.prepared.entry(Key::of(plan)).or_insert_with(|| Prepared::new(shared, world, plan));
+        let chunks = chunks(plan);
+        let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
+        let held = held_of(&mut self.held, plan);
+        let view = View { world, prepared, chunks: &chunks, sizes };
+        view.excess(held)
+    }
+
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {
         let world = self.world;
         let reasons = crate::legal(plan, world.model, world.workload, world.cost.cluster());
@@ -111,37 +255,91 @@ impl Evaluator for ClosedForm<'_> {
             return Err(Infeasible { reasons, nearest: Vec::new() });
         }
         let key = Key::of(plan);
-        bound(&mut self.prepared, KEPT);
-        let prepared = self.prepared.entry(key.clone()).or_insert_with(|| Prepared::new(world, plan));
+        self.make_room();
+        let shared = &mut self.shared;
+        let prepared = self.prepared.entry(key.clone()).or_insert_with(|| Prepared::new(shared, world, plan));
         let chunks = chunks(plan);
-        let costs = chunks.iter().map(|chunk| prepared.chunk(world, chunk)).collect::<Vec<_>>();
-        let (times, messages) = cell_times(world, plan, prepared, &chunks, &costs);
+        let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
+        world.relief.balance(&mut costs);
+        let layout = prepared.layout.clone();
+        let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
+        let (mut times, mut basis) = cell_times(world, plan, prepared, &chunks, &costs);
         if let Some(reason) = too_long(&times, plan.microbatches) {
             return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() });
         }
-        let (ends, work) = self.ends(plan, &chunks, &times);
+        ahead(world, plan, (shared, prepared), &reductions, &chunks, &costs, (&mut times, &mut basis));
+        let (mut ends, work, without) = self.pace(plan, &chunks, &times);
+        world.relief.ends(&mut ends, &work, &chunks);
         let prepared = self.prepared.get_mut(&key).expect("inserted above");
-        let tail = tail(world, plan, prepared, &chunks, &costs, &ends);
-        let mut basis = tail.basis;
-        for (sum, each) in basis.iter_mut().zip(messages) {
-            *sum += each * u64::from(plan.microbatches);
-        }
-        let split = matches!(plan.schedule, Schedule::ZeroBubbleH1);
-        for cost in &costs {
-            let passes = if split { [0, 2, 3].as_slice() } else { &[0, 1] };
-            for pass in passes {
-                for (sum, each) in basis.iter_mut().zip(cost.passes[*pass].basis) {
-                    *sum += each * u64::from(plan.microbatches);
-                }
+        let kinds = prepared.kinds();
+        let tail = tail(world, plan, (&mut self.shared, prepared), &reductions, &chunks, &costs, &ends);
+        let per_microbatch = passes_run(plan)
+            .iter()
+            .flat_map(|action| costs.iter().map(move |cost| cost.passes[*action as usize].basis));
+        for each in per_microbatch {
+            for (sum, time) in basis.iter_mut().zip(each) {
+                *sum += time * u64::from(plan.microbatches);
             }
         }
-        let memory = self.memory(plan, &key, &chunks, &costs);
+        for (sum, time) in basis.iter_mut().zip(tail.basis) {
+            *sum += time;
+        }
+        let mut spent = self.before(plan, &chunks, &costs, (&ends, &without, work[tail.position]), tail.position);
+        spent.add_times(&tail.spent, 1);
+        let input = if world.relief.frees(Activity::Stall) { 0 } else { super::input_time(world.workload, &layout) };
+        let end = tail.end.max(input);
+        spent.add(Activity::Stall, end - tail.end);
+        let iteration = SimDuration::from_nanoseconds(end);
         Ok(Prediction {
-            iteration: SimDuration::from_nanoseconds(tail.end),
+            iteration,
+            interval: super::interval(world.cost, &kinds, shares(basis), iteration),
+            breakdown: spent.breakdown(),
             bubble_rate: Some(bubble_rate(&ends, &work)),
-            memory,
+            memory: self.memory(plan, &key, &chunks, &costs),
             basis: shares(basis),
         })
+    }
+}
+
+/// Which microbatches positions hold as they run the passes of a plan, from the cache.
+fn held_of<'c>(cache: &'c mut FxHashMap<ScheduleKey, Vec<Vec<Context>>>, plan: &Plan) -> &'c [Vec<Context>] {
+    bound(cache, KEPT);
+    let order = (plan.schedule.clone(), plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
+    cache.entry(order).or_insert_with(|| contexts(plan))
+}
+
+/// The passes of each microbatch through a chunk.
+const fn passes_run(plan: &Plan) -> &'static [Action] {
+    match plan.schedule {
+        Schedule::ZeroBubbleH1 => &[Action::Forward, Action::BackwardInput, Action::BackwardWeight],
+        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::Explicit(_) => {
+            &[Action::Forward, Action::Backward]
+        }
+    }
+}
+
+/// With parameters gathered ahead: when those of each chunk are there.
+fn ahead(
+    world: World<'_>,
+    plan: &Plan,
+    (shared, prepared): (&mut Shared, &mut Prepared),
+    reductions: &Reductions<'_>,
+    chunks: &[Chunk],
+    costs: &[ChunkCost],
+    (times, basis): (&mut CellTimes, &mut ByBasis),
+) {
+    if !plan.sharing.overlap_parameters {
+        return;
+    }
+    let mut now = vec![0; plan.stages.len()];
+    for (number, (chunk, cost)) in chunks.iter().zip(costs).enumerate() {
+        let now = &mut now[chunk.stage.index()];
+        for gather in reductions.parameters(cost.held) {
+            let priced = prepared.along(shared, world, gather.axis, chunk.stage.raw(), gather.kind, gather.bytes);
+            basis[index(priced.basis)] += priced.duration.nanoseconds();
+            *now += priced.duration.nanoseconds();
+        }
+        times.ready[number] = *now;
     }
 }
 
@@ -167,11 +365,11 @@ fn bubble_rate(ends: &Ends, work: &[u64]) -> f64 {
 
 pub(super) fn shares(basis: ByBasis) -> BasisShare {
     let total = basis.iter().sum::<u64>().max(1) as f64;
-    let [measured, interpolated, analytic] = basis.map(|time| time as f64 / total);
-    BasisShare { measured, interpolated, analytic }
+    let [measured, interpolated, analytic, assumed] = basis.map(|time| time as f64 / total);
+    BasisShare { measured, interpolated, analytic, assumed }
 }
 
-/// Times of all passes and messages, and the bases of the messages of one microbatch.
+/// Times of all passes and messages, and the bases of the messages.
 fn cell_times(
     world: World<'_>,
     plan: &Plan,
@@ -187,141 +385,47 @@ fn cell_times(
         backward_weight: of(Action::BackwardWeight),
         forward_message: vec![0; chunks.len()],
         backward_message: vec![0; chunks.len()],
+        ready: vec![0; chunks.len()],
     };
-    let mut basis = [0; 3];
+    let (mut basis, count) = ([0; 4], u64::from(plan.microbatches));
     for (edge, pair) in chunks.windows(2).enumerate() {
         let (a, b) = (pair[0].stage.raw(), pair[1].stage.raw());
         if a != b {
             let (there, back) = (prepared.message(world, plan, a, b), prepared.message(world, plan, b, a));
             times.forward_message[edge] = there.duration.nanoseconds();
             times.backward_message[edge] = back.duration.nanoseconds();
-            basis[index(there.basis)] += there.duration.nanoseconds();
-            basis[index(back.basis)] += back.duration.nanoseconds();
+            basis[index(there.basis)] += there.duration.nanoseconds() * count;
+            basis[index(back.basis)] += back.duration.nanoseconds() * count;
         }
     }
     (times, basis)
 }
 
-pub(super) fn by_grid(grid: &Grid, order: &Order, chunks: u32, times: &CellTimes) -> (Ends, Vec<u64>) {
-    let run = dry_run(grid, chunks, order, times);
-    let mut ends = Ends {
-        first_start: vec![0; grid.rows.len()],
-        row: vec![0; grid.rows.len()],
-        chunk: vec![0; chunks as usize],
-        last_message: run.last_message,
-    };
+/// By a walk over all cells, in each case.
+pub(super) fn by_grid<const N: usize>(grid: &Grid, order: &Order, chunks: u32, cases: [&CellTimes; N]) -> Paced<N> {
+    let run = dry_runs(grid, chunks, order, cases);
     let mut work = vec![0; grid.rows.len()];
-    for (row, cells) in grid.rows.iter().enumerate() {
-        ends.first_start[row] = run.ends[row][0] - times.of(cells[0]);
-        for (cell, end) in cells.iter().zip(&run.ends[row]) {
-            work[row] += times.of(*cell);
-            ends.row[row] = *end;
-            if matches!(cell.action, Action::Backward | Action::BackwardWeight) {
-                ends.chunk[cell.chunk.index()] = *end;
-            }
-        }
-    }
-    (ends, work)
-}
-
-/// Sizes of one plan.
-struct View<'a> {
-    world: World<'a>,
-    prepared: &'a Prepared,
-    chunks: &'a [Chunk],
-    costs: &'a [ChunkCost],
-}
-
-impl View<'_> {
-    fn stage(&self, position: u32, contexts: &[Context]) -> StageMemory {
-        let here = (0u32..).zip(self.chunks).filter(|(_, chunk)| chunk.stage.raw() == position);
-        let held = here.map(|(number, _)| (number, self.held_by(number))).collect::<Vec<_>>();
-        let total = |parts: &Parts| parts.iter().sum::<i64>();
-        let sums = held.iter().map(|(_, [forward, input])| [total(forward), total(input)]).collect::<Vec<_>>();
-        let peak_of = |context: &Context| self.costs[context.chunk as usize].passes[context.action as usize].peak;
-        let size = |context: &&Context| {
-            let before = sums
-                .iter()
-                .zip(&context.held)
-                .map(|([forward, input], count)| i64::from(count[0]) * forward + i64::from(count[1]) * input);
-            total(&peak_of(context)) + before.sum::<i64>()
+    let ends = std::array::from_fn(|case| {
+        let mut ends = Ends {
+            first_start: vec![0; grid.rows.len()],
+            row: vec![0; grid.rows.len()],
+            chunk: vec![0; chunks as usize],
+            last_message: run.last_message[case],
         };
-        // The first of equals, as time goes.
-        let reached = contexts.iter().rev().max_by_key(size).expect("a position runs passes");
-        let mut peak = peak_of(reached);
-        for ((_, [forward, input]), count) in held.iter().zip(&reached.held) {
-            for (part, sum) in peak.iter_mut().enumerate() {
-                *sum += i64::from(count[0]) * forward[part] + i64::from(count[1]) * input[part];
+        for (row, cells) in grid.rows.iter().enumerate() {
+            ends.first_start[row] = run.ends[row][0][case] - cases[case].of(cells[0]);
+            ends.row[row] = run.ends[row].last().expect("a position runs passes")[case];
+            if case > 0 {
+                continue;
+            }
+            for (cell, end) in cells.iter().zip(&run.ends[row]) {
+                work[row] += cases[0].of(*cell);
+                if matches!(cell.action, Action::Backward | Action::BackwardWeight) {
+                    ends.chunk[cell.chunk.index()] = end[0];
+                }
             }
         }
-        self.report(position, held.iter().map(|(number, _)| *number), peak, reached)
-    }
-
-    /// What one microbatch holds in a chunk after its forward pass, and after its input-gradient pass.
-    fn held_by(&self, chunk: u32) -> [Parts; 2] {
-        let passes = &self.costs[chunk as usize].passes;
-        let forward = passes[Action::Forward as usize].left;
-        let input = passes[Action::BackwardInput as usize].left;
-        [forward, std::array::from_fn(|part| forward[part] + input[part])]
-    }
-
-    fn report(&self, position: u32, held: impl Iterator<Item = u32>, peak: Parts, reached: &Context) -> StageMemory {
-        let shape = Shape { model: self.world.model, workload: self.world.workload, layout: &self.prepared.layout };
-        let cluster = self.world.cost.cluster();
-        let device = self.prepared.smallest(position);
-        let kind = cluster.device_kind(cluster.place(device).device_kind);
-        let (mut parameters, mut stepped, mut boundaries) = (0, 0, 0);
-        let elsewhere = |chunk: u32| self.chunks.get(chunk as usize).is_some_and(|c| c.stage.raw() != position);
-        let (mut before, mut after) = (false, false);
-        for chunk in held {
-            let cost = &self.costs[chunk as usize];
-            parameters += cost.parameters;
-            stepped += cost.stepped;
-            before |= chunk > 0 && elsewhere(chunk - 1);
-            after |= elsewhere(chunk + 1);
-        }
-        // From and to each neighbour: two received, one sent.
-        boundaries += 3 * (u64::from(before) + u64::from(after));
-        let (weights, gradients, optimizer) = memory::state(shape, parameters, stepped);
-        let mut parts = vec![
-            (BufferKind::Weights.name(), weights),
-            (BufferKind::Gradients.name(), gradients),
-            (BufferKind::OptimizerState.name(), optimizer),
-            (BufferKind::Communication.name(), self.prepared.message * boundaries),
-            (BufferKind::Reserve.name(), memory::reserve(kind)),
-        ];
-        for (part, bytes) in PARTS.iter().zip(peak) {
-            parts.push((part.name(), Bytes::new(u64::try_from(bytes).expect("a peak is not negative"))));
-        }
-        parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
-        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let in_flight = reached.held.iter().map(|[forward, input]| forward + input).sum::<u32>()
-            + u32::from(reached.action == Action::Forward);
-        StageMemory {
-            stage: StageId::new(position),
-            device,
-            capacity: kind.memory,
-            peak: parts.iter().map(|(_, bytes)| *bytes).sum(),
-            parts,
-            moment: moment(reached.action, reached.chunk, in_flight),
-        }
-    }
-}
-
-/// The moment of a peak, in words.
-fn moment(action: Action, chunk: u32, in_flight: u32) -> String {
-    let pass = match action {
-        Action::Forward => "forward",
-        Action::Backward => "backward",
-        Action::BackwardInput => "backward-input",
-        Action::BackwardWeight => "backward-weight",
-    };
-    let plural = if in_flight == 1 { "" } else { "es" };
-    let mut text = String::with_capacity(64);
-    for piece in [pass, " pass of chunk "] {
-        text.push_str(piece);
-    }
-    use std::fmt::Write;
-    write!(text, "{chunk} with {in_flight} microbatch{plural} in flight").expect("a string takes all");
-    text
+        ends
+    });
+    Paced { ends, work }
 }

@@ -1,10 +1,18 @@
 //! Two evaluators of plans: a closed form in microseconds, and any backend with the program itself.
 
 mod closed_form;
+mod critical;
+mod floor;
 mod inflight;
 mod on_backend;
+mod peak;
+mod places;
 mod prepared;
+mod pricing;
 mod recurrence;
+mod relief;
+mod shared;
+mod spent;
 mod tail;
 
 #[cfg(test)]
@@ -12,8 +20,11 @@ mod tests;
 
 pub use closed_form::ClosedForm;
 pub use on_backend::{OnBackend, summarise};
+pub use relief::Relief;
 
-use ir::{Evaluation, Plan, Prediction, Problem};
+use ir::prediction::BasisShare;
+use ir::program::Layout;
+use ir::{DeviceKindId, Evaluation, Plan, Prediction, Problem, SimDuration, Workload};
 
 /// What planners ask: a plan to a prediction.
 ///
@@ -23,6 +34,38 @@ use ir::{Evaluation, Plan, Prediction, Problem};
 pub trait Evaluator {
     /// Time and memory of one iteration.
     fn evaluate(&mut self, plan: &Plan) -> Evaluation;
+    /// A time that no iteration of the plan goes under, much cheaper than an evaluation; `None` if nothing is known. Of a
+    /// plan that is not legal it says nothing.
+    fn floor(&mut self, _plan: &Plan) -> Option<SimDuration> {
+        None
+    }
+    /// How far the worst stage of a plan is over its memory, as a share of the capacity, without its times; `None` if the
+    /// plan fits, or nothing is known. Of a plan that is not legal it says nothing.
+    fn excess(&mut self, _plan: &Plan) -> Option<f64> {
+        None
+    }
+}
+
+/// The shortest that an iteration can be for its input: tokens of one replica over the rate at which they are delivered, in
+/// nanoseconds; 0 where as many come as are asked for.
+///
+/// Over many iterations what comes early is used later: only the rate counts.
+pub(crate) fn input_time(workload: &Workload, layout: &Layout) -> u64 {
+    let tokens =
+        f64::from(layout.microbatch_size) * f64::from(layout.microbatches) * f64::from(workload.sequence_length);
+    let seconds = workload.recipe.input_tokens_per_second.map_or(0.0, |rate| tokens / rate);
+    SimDuration::from_seconds(seconds).map_or(u64::MAX >> 2, SimDuration::nanoseconds)
+}
+
+/// The 90 % interval of an iteration on devices of some kinds.
+fn interval(
+    cost: &cost::CostModel,
+    kinds: &[DeviceKindId],
+    basis: BasisShare,
+    iteration: SimDuration,
+) -> Option<(SimDuration, SimDuration)> {
+    let (low, high) = cost::interval(iteration.seconds(), cost.spread(kinds, basis));
+    Some((SimDuration::from_seconds(low)?.min(iteration), SimDuration::from_seconds(high)?.max(iteration)))
 }
 
 /// Stages whose peak is over their device's memory; empty if the plan fits.

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use cost::{CostModel, GroupPlace};
-use ir::program::{Access, BufferKind, Payload, Role, Stream};
+use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem, SimTime,
-    StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
+    SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
 use super::Evaluator;
 use super::closed_form::shares;
+use super::critical::{breakdown, stalled};
+use super::input_time;
 use super::prepared::{ByBasis, index};
 use crate::drive::{StaticController, drive};
 
@@ -69,7 +71,7 @@ impl<B: Backend> Evaluator for OnBackend<'_, B> {
 pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> Prediction {
     let mut memory: Vec<StageMemory> = Vec::new();
     let (mut longest, mut work, mut ranks) = (0, 0u128, 0u128);
-    let mut basis = [0; 3];
+    let mut basis = [0; 4];
     for lane in &timeline.lanes {
         let role = &program.roles[lane.role.index()];
         let found = stage_memory(program, role, lane, cost);
@@ -86,12 +88,38 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
     }
     memory.sort_by_key(|stage| stage.stage);
     let mean = work as f64 / ranks.max(1) as f64;
+    let took = timeline.end().saturating_since(SimTime::ZERO);
+    let input = SimDuration::from_nanoseconds(input_time(&program.workload, &program.layout));
+    let iteration = match timeline.clock {
+        Clock::Simulated => took.max(input),
+        Clock::Measured => took,
+    };
     Prediction {
-        iteration: timeline.end().saturating_since(SimTime::ZERO),
+        iteration,
+        interval: interval_of(program, timeline, cost, basis, iteration),
+        breakdown: stalled(breakdown(program, timeline), iteration - took),
         bubble_rate: (longest > 0).then(|| 1.0 - mean / longest as f64),
         memory,
         basis: shares(basis),
     }
+}
+
+/// The 90 % interval of a simulated iteration; a measured one has none.
+fn interval_of(
+    program: &VerifiedProgram,
+    timeline: &Timeline,
+    cost: &CostModel,
+    basis: ByBasis,
+    iteration: SimDuration,
+) -> Option<(SimDuration, SimDuration)> {
+    if timeline.clock == Clock::Measured {
+        return None;
+    }
+    let kind = |lane: &Lane| cost.cluster().place(program.device(lane.rank)).device_kind;
+    let mut kinds: Vec<_> = timeline.lanes.iter().map(kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    super::interval(cost, &kinds, shares(basis), iteration)
 }
 
 /// Bytes left at the peak, negative if it does not fit.
@@ -102,20 +130,32 @@ fn headroom(stage: &StageMemory) -> i128 {
 /// Whether an op is part of a pass.
 const fn in_pass(op: Op) -> bool {
     match op {
-        Op::Compute { .. } | Op::Collective { payload: Payload::Activation { .. }, .. } => true,
-        Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => false,
+        Op::Compute { .. }
+        | Op::HostCopy { what: HostCopy::Activations { .. }, .. }
+        | Op::Collective {
+            payload: Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. },
+            ..
+        } => true,
+        Op::Collective { .. }
+        | Op::Send { .. }
+        | Op::Receive { .. }
+        | Op::GradientNorm
+        | Op::Optimizer
+        | Op::HostCopy { what: HostCopy::OptimizerState, .. } => false,
     }
 }
 
 /// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
 fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
-    let (mut start, mut end, mut busy) = (SimTime::NEVER, SimTime::ZERO, 0);
-    for span in &lane.spans {
-        if in_pass(role.instruction(span.instruction).op) {
-            start = start.min(span.start);
-            end = end.max(span.end);
-            busy += (span.end - span.start).nanoseconds();
-        }
+    let own = lane.spans.iter().filter(|span| in_pass(role.instruction(span.instruction).op));
+    let mut times = own.map(|span| (span.start, span.end)).collect::<Vec<_>>();
+    times.sort_unstable();
+    let start = times.first().map_or(SimTime::ZERO, |(start, _)| *start);
+    let (mut end, mut busy) = (start, 0);
+    for (from, to) in times {
+        // What runs beside something else is busy time once.
+        busy += to.saturating_since(from.max(end)).nanoseconds();
+        end = end.max(to);
     }
     (end.saturating_since(start).nanoseconds(), busy)
 }
@@ -173,6 +213,8 @@ fn moment(role: &Role, id: InstructionId) -> String {
         Op::Receive { message, .. } => format!("receive of microbatch {} ({id})", message.microbatch.raw()),
         Op::GradientNorm => format!("gradient norm ({id})"),
         Op::Optimizer => format!("optimizer step ({id})"),
+        Op::HostCopy { out: true, .. } => format!("copy to host memory ({id})"),
+        Op::HostCopy { out: false, .. } => format!("copy from host memory ({id})"),
     }
 }
 
@@ -195,13 +237,19 @@ fn add_basis(program: &VerifiedProgram, clock: Clock, role: &Role, lane: &Lane, 
                     let members = program.groups[group.index()].instance_of(first).expect("verified: a member");
                     let devices = members.iter().map(|rank| program.device(rank)).collect::<Vec<_>>();
                     let place = GroupPlace::of(cost.cluster(), &devices);
-                    index(cost.collective(kind, bytes, place, program.layout.collective).basis)
+                    let axis = program.groups[group.index()].axis;
+                    let algorithm = program.layout.collective;
+                    index(
+                        cost.collective_along((&program.model, &program.workload), axis, kind, bytes, place, algorithm)
+                            .basis,
+                    )
                 })
             }
             (Clock::Simulated, Op::Send { peer, bytes, .. } | Op::Receive { peer, bytes, .. }) => {
                 let other = u32::try_from(i64::from(first.raw()) + peer.shift).expect("verified: a peer");
                 index(cost.message(bytes, program.device(first), program.device(ir::Rank::new(other))).basis)
             }
+            (Clock::Simulated, Op::HostCopy { bytes, .. }) => index(cost.host_copy(bytes, program.device(first)).basis),
             (Clock::Simulated, Op::GradientNorm) => index(cost.gradient_norm(1, kind).basis),
             (Clock::Simulated, Op::Optimizer) => index(cost.optimizer(1, program.workload.precision, kind).basis),
         };

@@ -1,14 +1,22 @@
 //! Prices and sizes of everything that plans of equal degrees share, found once and looked up afterwards.
 
-use cost::{Basis, CostModel, GroupPlace, Priced, Prices};
-use ir::counts::{Shape, message_bytes};
-use ir::grid::Action;
+use std::sync::Arc;
+
+use cost::{Basis, CostModel, GroupPlace, Priced};
+use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
 use ir::program::{BufferKind, Chunk, CollectiveKind, Layout};
-use ir::{Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Model, Plan, Rank, Recompute, Workload, ZeroStage};
+use ir::{
+    Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Rank, Sharing, Workload,
+    ZeroStage,
+};
 use rustc_hash::FxHashMap;
 
-use crate::lowering::Templates;
-use crate::passes::{PassOp, collective_bytes};
+use super::peak::Sizes;
+use super::places::{Lane, Places};
+use super::relief::Relief;
+use super::shared::{ChunkKey, Shared, SizesKey};
+use super::spent::{Spent, activity_along};
+use crate::lowering::{Runs, runs};
 
 /// What prices and sizes depend on, beside the split of layers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -17,58 +25,68 @@ pub(super) struct Key {
     sequence_parallel: bool,
     zero: ZeroStage,
     collective: CollectiveAlgorithm,
+    mesh: Mesh,
+    sharing: Sharing,
+    /// Whether scattered gradients run beside passes.
+    overlap: bool,
+    runs: Runs,
     placement: Vec<DeviceId>,
 }
 
 impl Key {
     pub(super) fn of(plan: &Plan) -> Self {
+        let scattered = match plan.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => false,
+            ZeroStage::Zero2 | ZeroStage::Zero3 => true,
+        };
         Self {
             degrees: [plan.data, plan.tensor, plan.pipeline(), plan.microbatch_size],
             sequence_parallel: plan.sequence_parallel,
             zero: plan.zero,
             collective: plan.collective,
+            mesh: plan.mesh,
+            // It changes when a gather runs, not what any pass is.
+            sharing: Sharing { overlap_parameters: false, ..plan.sharing },
+            overlap: plan.overlap_gradients && scattered,
+            runs: runs(&plan.schedule),
             placement: plan.placement.clone(),
         }
     }
 }
 
 /// Nanoseconds by basis.
-pub(super) type ByBasis = [u64; 3];
+pub(super) type ByBasis = [u64; 4];
 
 /// Memory by part, in the order of [`PARTS`]; a pass may give back more than it takes.
-pub(super) type Parts = [i64; 3];
+pub(super) type Parts = [i64; 5];
 
 /// Parts of memory that passes take and give back.
-pub(super) const PARTS: [BufferKind; 3] = [BufferKind::Activations, BufferKind::Workspace, BufferKind::Logits];
+pub(super) const PARTS: [BufferKind; 5] = [
+    BufferKind::Activations,
+    BufferKind::Workspace,
+    BufferKind::Logits,
+    BufferKind::Communication,
+    BufferKind::Gradients,
+];
 
 /// One pass of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PassCost {
-    /// Its length: the sum of its ops.
+    /// Its length.
     pub(super) time: u64,
+    /// What that is spent on.
+    pub(super) spent: Spent,
+    /// Durations of all its ops, hidden ones too.
     pub(super) basis: ByBasis,
-    /// Over what was held before it, at its peak.
-    pub(super) peak: Parts,
-    /// Held after it, less what was before.
-    pub(super) left: Parts,
 }
 
 /// All passes of a chunk, by action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkCost {
     pub(super) passes: [PassCost; 4],
-    pub(super) parameters: u64,
-    pub(super) stepped: u64,
-}
-
-/// Distinct places of one position's groups and devices.
-#[derive(Clone, Debug, Default)]
-struct PositionPlaces {
-    /// Kinds of device with the place of their tensor group.
-    lanes: Vec<(DeviceKindId, GroupPlace)>,
-    data: Vec<GroupPlace>,
-    /// The device with the least memory.
-    smallest: Option<DeviceId>,
+    /// Before any division over replicas.
+    pub(super) held: HeldParameters,
+    pub(super) sizes: Sizes,
 }
 
 /// See the [module](self).
@@ -76,16 +94,26 @@ struct PositionPlaces {
 pub(super) struct Prepared {
     pub(super) layout: Layout,
     pub(super) message: Bytes,
-    prices: Prices,
-    places: Vec<PositionPlaces>,
-    model_place: Vec<GroupPlace>,
-    chunks: FxHashMap<(u32, u32, bool, bool, Recompute), ChunkCost>,
-    messages: FxHashMap<(u32, u32), Priced>,
-    over_replicas: FxHashMap<(u32, CollectiveKind, u64), Priced>,
-    over_tensor: FxHashMap<(u32, u64), Priced>,
-    over_model: Option<Priced>,
+    places: Arc<Places>,
+    division: usize,
+    /// By position: its ranks as far as passes can tell them apart, by number, and the device with the least memory.
+    positions: Vec<(u32, DeviceId)>,
+    chunks: FxHashMap<ChunkKey, ChunkCost>,
+    sizes: FxHashMap<SizesKey, Sizes>,
+    /// By what tells a position apart, and how far the other is from it.
+    messages: FxHashMap<(u32, i64), Priced>,
     over_embedding: FxHashMap<(u32, u32, u64), Priced>,
-    steps: FxHashMap<(u32, u64), (Priced, Priced)>,
+    /// By what tells a position apart, and parameters.
+    steps: FxHashMap<(u32, u64), Steps>,
+}
+
+/// What a position's optimizer step consists of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    pub(super) norm: Priced,
+    pub(super) optimizer: Priced,
+    /// Copies to host memory and back, where it is stepped there.
+    pub(super) copies: Option<(Priced, Priced)>,
 }
 
 /// The world of a question that stays as plans change.
@@ -94,60 +122,28 @@ pub(super) struct World<'a> {
     pub(super) model: &'a Model,
     pub(super) workload: &'a Workload,
     pub(super) cost: &'a CostModel,
+    /// What counts as nothing.
+    pub(super) relief: Relief,
 }
 
 impl Prepared {
-    pub(super) fn new(world: World<'_>, plan: &Plan) -> Self {
+    pub(super) fn new(shared: &mut Shared, world: World<'_>, plan: &Plan) -> Self {
         let layout = crate::layout::layout(plan);
         let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
-        let cluster = world.cost.cluster();
-        let device = |position, replica, index| plan.device(plan.rank(position, replica, index));
-        let mut places = Vec::new();
-        for position in 0..plan.pipeline() {
-            let mut here = PositionPlaces::default();
-            for replica in 0..plan.data {
-                let members = (0..plan.tensor).map(|t| device(position, replica, t)).collect::<Vec<_>>();
-                let kind = cluster.place(members[0]).device_kind;
-                let place = GroupPlace::of(cluster, &members);
-                let seen = |lane: &(DeviceKindId, GroupPlace)| lane.0 == kind && alike(world, lane.1, place);
-                if !here.lanes.iter().any(seen) {
-                    here.lanes.push((kind, place));
-                }
-                here.smallest = members
-                    .into_iter()
-                    .chain(here.smallest)
-                    .min_by_key(|device| (cluster.device_kind(cluster.place(*device).device_kind).memory, *device));
-            }
-            for index in 0..plan.tensor {
-                let members = (0..plan.data).map(|replica| device(position, replica, index)).collect::<Vec<_>>();
-                let place = GroupPlace::of(cluster, &members);
-                if !here.data.iter().any(|seen| alike(world, *seen, place)) {
-                    here.data.push(place);
-                }
-            }
-            places.push(here);
-        }
-        let mut model_place = Vec::new();
-        for replica in 0..plan.data {
-            let members = (0..plan.pipeline())
-                .flat_map(|position| (0..plan.tensor).map(move |index| device(position, replica, index)))
-                .collect::<Vec<_>>();
-            let place = GroupPlace::of(cluster, &members);
-            if !model_place.iter().any(|seen| alike(world, *seen, place)) {
-                model_place.push(place);
-            }
-        }
+        let places = shared.places(world, plan, &layout);
+        let wide = layout.per_position();
+        let smallest = |position: u32| plan.device(Rank::new(position * wide + places.smallest(position)));
+        let position = |position: u32| (shared.set(world, plan.zero, places.lanes(position)), smallest(position));
+        let positions = (0..layout.pipeline).map(position).collect();
         Self {
             message: message_bytes(shape),
-            prices: world.cost.prepare(shape),
-            layout,
+            division: shared.division(world, plan),
+            positions,
             places,
-            model_place,
+            layout,
             chunks: FxHashMap::default(),
+            sizes: FxHashMap::default(),
             messages: FxHashMap::default(),
-            over_replicas: FxHashMap::default(),
-            over_tensor: FxHashMap::default(),
-            over_model: None,
             over_embedding: FxHashMap::default(),
             steps: FxHashMap::default(),
         }
@@ -155,124 +151,128 @@ impl Prepared {
 
     /// The device of a position with the least memory.
     pub(super) fn smallest(&self, position: u32) -> DeviceId {
-        self.places[position as usize].smallest.expect("a position has devices")
+        self.positions[position as usize].1
     }
 
-    pub(super) fn chunk(&mut self, world: World<'_>, chunk: &Chunk) -> ChunkCost {
-        let key = (chunk.stage.raw(), chunk.layers, chunk.embedding, chunk.head, chunk.recompute);
+    /// Kinds of all devices.
+    pub(super) fn kinds(&self) -> Vec<DeviceKindId> {
+        self.places.kinds()
+    }
+
+    pub(super) fn chunk(&mut self, shared: &mut Shared, world: World<'_>, chunk: &Chunk) -> ChunkCost {
+        let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
+        let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
+        let (set, _) = self.positions[chunk.stage.index()];
+        let given = if shared.of(self.division).prices.are_given() { chunk.stage.raw() } else { 0 };
+        let key = (set, given, first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
         if let Some(cost) = self.chunks.get(&key) {
             return *cost;
         }
-        let cost = self.price_chunk(world, chunk);
+        let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
+        let cost = ChunkCost {
+            passes: shared.passes(world, self.division, set, chunk),
+            held: held_parameters(shape, chunk, chunk.all_units()),
+            sizes: self.sizes(shared, world, chunk),
+        };
         self.chunks.insert(key, cost);
         cost
     }
 
-    fn price_chunk(&self, world: World<'_>, chunk: &Chunk) -> ChunkCost {
+    /// What a chunk's passes and parameters take.
+    pub(super) fn sizes(&mut self, shared: &mut Shared, world: World<'_>, chunk: &Chunk) -> Sizes {
+        let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
+        let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
         let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
-        let templates = Templates::new(shape, chunk);
-        let mut passes = [PassCost::default(); 4];
-        for action in [Action::Forward, Action::Backward, Action::BackwardInput, Action::BackwardWeight] {
-            let (peak, left) = templates.memory(action, &PARTS);
-            let ops = templates.ops(action);
-            let lanes = self.places[chunk.stage.index()].lanes.iter();
-            // The slowest lane sets the pace.
-            let (time, basis) = lanes
-                .map(|(kind, place)| self.price_ops(world, shape, chunk, ops.clone(), *kind, *place))
-                .max()
-                .expect("a position has devices");
-            passes[action as usize] = PassCost { time, basis, peak, left };
-        }
-        let parameters = cost::memory::parameters(shape, chunk);
-        ChunkCost { passes, parameters, stepped: cost::memory::stepped_parameters(shape, chunk) }
-    }
-
-    fn price_ops(
-        &self,
-        world: World<'_>,
-        shape: Shape<'_>,
-        chunk: &Chunk,
-        ops: impl Iterator<Item = PassOp>,
-        kind: DeviceKindId,
-        place: GroupPlace,
-    ) -> (u64, ByBasis) {
-        let mut basis = [0; 3];
-        for op in ops {
-            let priced = match op {
-                PassOp::Compute { pass, units } => self.prices.compute(chunk, pass, units, kind),
-                PassOp::Collective { kind, tensor, .. } => {
-                    world.cost.collective(kind, collective_bytes(shape, tensor), place, self.layout.collective)
-                }
-            };
-            basis[index(priced.basis)] += priced.duration.nanoseconds();
-        }
-        (basis.iter().sum(), basis)
+        let key = (first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
+        *self.sizes.entry(key).or_insert_with(|| Sizes {
+            passes: shared.sizes(world, self.division, chunk),
+            parameters: cost::memory::parameters(shape, chunk),
+            stepped: cost::memory::stepped_parameters(shape, chunk),
+        })
     }
 
     /// The message from one position to another: the slowest of all lanes.
     pub(super) fn message(&mut self, world: World<'_>, plan: &Plan, from: u32, to: u32) -> Priced {
-        let bytes = self.message;
-        *self.messages.entry((from, to)).or_insert_with(|| {
-            let wide = plan.data * plan.tensor;
+        let (bytes, wide) = (self.message, self.layout.per_position());
+        let period = self.places.period();
+        let key = (period.residue(from * wide), i64::from(to) - i64::from(from));
+        *self.messages.entry(key).or_insert_with(|| {
             let end = |position: u32, lane: u32| plan.device(Rank::new(position * wide + lane));
-            slowest((0..wide).map(|lane| world.cost.message(bytes, end(from, lane), end(to, lane))))
+            let cluster = world.cost.cluster();
+            // Lanes whose ends and way between them are of one kind have one price.
+            let mut seen = Vec::new();
+            let unlike = (0..period.shown(wide)).map(|lane| (end(from, lane), end(to, lane))).filter(|(from, to)| {
+                let kinds = [*from, *to].map(|device| {
+                    let place = cluster.place(device);
+                    (place.node_kind, place.device_kind)
+                });
+                let way = (cluster.path(*from, *to), kinds);
+                let new = !seen.contains(&way);
+                if new {
+                    seen.push(way);
+                }
+                new
+            });
+            let message = slowest(unlike.map(|(from, to)| world.cost.message(bytes, from, to)));
+            world.relief.price(Activity::Pipeline, message)
         })
     }
 
-    /// A collective of a position's chunk over replicas.
-    pub(super) fn over_replicas(
+    /// A collective of a position along an axis: the slowest of its groups.
+    pub(super) fn along(
         &mut self,
+        shared: &mut Shared,
         world: World<'_>,
+        axis: Axis,
         position: u32,
         kind: CollectiveKind,
         bytes: Bytes,
     ) -> Priced {
-        let (places, algorithm) = (&self.places[position as usize].data, self.layout.collective);
-        *self.over_replicas.entry((position, kind, bytes.get())).or_insert_with(|| {
-            slowest(places.iter().map(|place| world.cost.collective(kind, bytes, *place, algorithm)))
-        })
-    }
-
-    /// An all-reduce of a position over its tensor group.
-    pub(super) fn over_tensor(&mut self, world: World<'_>, position: u32, bytes: Bytes) -> Priced {
-        let (lanes, algorithm) = (&self.places[position as usize].lanes, self.layout.collective);
-        let kind = CollectiveKind::AllReduce;
-        *self.over_tensor.entry((position, bytes.get())).or_insert_with(|| {
-            slowest(lanes.iter().map(|(_, place)| world.cost.collective(kind, bytes, *place, algorithm)))
-        })
-    }
-
-    /// An all-reduce over all ranks of a replica.
-    pub(super) fn over_model(&mut self, world: World<'_>, bytes: Bytes) -> Priced {
-        let (places, algorithm) = (&self.model_place, self.layout.collective);
-        *self.over_model.get_or_insert_with(|| {
-            let kind = CollectiveKind::AllReduce;
-            slowest(places.iter().map(|place| world.cost.collective(kind, bytes, *place, algorithm)))
-        })
+        let (exchanges, algorithm) = (shared.exchanges(), self.layout.collective);
+        let places = self.places.along(axis, position).iter();
+        let exchange = slowest(places.map(|place| exchanges.find(world, algorithm, (axis, kind), bytes, *place)));
+        world.relief.price(activity_along(axis), exchange)
     }
 
     /// An all-reduce between two positions.
     pub(super) fn over_embedding(&mut self, world: World<'_>, plan: &Plan, (a, b): (u32, u32), bytes: Bytes) -> Priced {
-        let algorithm = self.layout.collective;
+        let (wide, algorithm) = (self.layout.per_position(), self.layout.collective);
+        let shown = self.places.period().shown(wide);
         *self.over_embedding.entry((a, b, bytes.get())).or_insert_with(|| {
-            let wide = plan.data * plan.tensor;
             let end = |position: u32, lane: u32| plan.device(Rank::new(position * wide + lane));
-            slowest((0..wide).map(|lane| {
+            let reduction = slowest((0..shown).map(|lane| {
                 let place = GroupPlace::of(world.cost.cluster(), &[end(a.min(b), lane), end(a.max(b), lane)]);
                 world.cost.collective(CollectiveKind::AllReduce, bytes, place, algorithm)
-            }))
+            }));
+            world.relief.price(Activity::Pipeline, reduction)
         })
     }
 
     /// Gradient norm and optimizer of a position that steps `stepped` parameters on each rank.
-    pub(super) fn steps(&mut self, world: World<'_>, position: u32, stepped: u64) -> (Priced, Priced) {
-        let lanes = &self.places[position as usize].lanes;
-        *self.steps.entry((position, stepped)).or_insert_with(|| {
-            let precision = world.workload.precision;
-            (
-                slowest(lanes.iter().map(|(kind, _)| world.cost.gradient_norm(stepped, *kind))),
-                slowest(lanes.iter().map(|(kind, _)| world.cost.optimizer(stepped, precision, *kind))),
-            )
+    pub(super) fn steps<'c>(
+        &mut self,
+        world: World<'_>,
+        position: u32,
+        stepped: u64,
+        held: impl Iterator<Item = &'c Chunk>,
+    ) -> Steps {
+        let lanes = self.places.lanes(position);
+        let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
+        *self.steps.entry((self.places.like(position), stepped)).or_insert_with(|| {
+            let (cost, precision) = (world.cost, world.workload.precision);
+            let on_host = self.layout.sharing.offload_optimizer;
+            let optimizer = |lane: &Lane| match on_host {
+                true => cost.host_optimizer(stepped, precision, lane.kind),
+                false => cost.optimizer(stepped, precision, lane.kind),
+            };
+            let copied = |bytes: Bytes| slowest(lanes.iter().map(|lane| cost.host_copy(bytes, lane.device)));
+            let copy = |bytes: Bytes| world.relief.price(Activity::HostCopy, copied(bytes));
+            let step = |priced: Priced| world.relief.price(Activity::Optimizer, priced);
+            Steps {
+                norm: step(slowest(lanes.iter().map(|lane| cost.gradient_norm(stepped, lane.kind)))),
+                optimizer: step(slowest(lanes.iter().map(optimizer))),
+                copies: crate::state::host_copies(shape, held).map(|(out, back)| (copy(out), copy(back))),
+            }
         })
     }
 }
@@ -282,19 +282,10 @@ pub(super) const fn index(basis: Basis) -> usize {
         Basis::Measured => 0,
         Basis::Interpolated => 1,
         Basis::Analytic => 2,
+        Basis::Assumed => 3,
     }
 }
 
 fn slowest(prices: impl Iterator<Item = Priced>) -> Priced {
     prices.max_by_key(|priced| priced.duration).expect("a group has at least one instance")
-}
-
-/// Whether two groups have the same prices: places that differ at most in which of like devices comes first.
-fn alike(world: World<'_>, a: GroupPlace, b: GroupPlace) -> bool {
-    let cluster = world.cost.cluster();
-    let home = |place: GroupPlace| {
-        let home = cluster.place(place.first);
-        (home.node_kind, home.device_kind)
-    };
-    GroupPlace { first: b.first, ..a } == b && home(a) == home(b)
 }

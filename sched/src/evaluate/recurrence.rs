@@ -79,6 +79,7 @@ pub(super) fn gpipe(microbatches: u32, times: &CellTimes, skip: bool) -> Ends {
             for step in 0..p {
                 let s = if backward { p - 1 - step } else { step };
                 if !backward && k == 0 {
+                    arrived = arrived.max(times.ready[s]);
                     first_start[s] = arrived;
                 }
                 let (pass, transfer) = if backward {
@@ -122,6 +123,8 @@ pub(super) struct Interleaving {
     pub(super) microbatches: u32,
     /// Microbatches of a group; 1 with one chunk per position.
     pub(super) group: u32,
+    /// Whether backward passes are split and weight gradients wait as in ZB-H1; with one chunk per position.
+    pub(super) split: bool,
 }
 
 impl Interleaving {
@@ -141,7 +144,8 @@ impl Interleaving {
     }
 }
 
-/// 1F1B, plain or interleaved.
+/// 1F1B, plain or interleaved, and ZB-H1: there the backward pass is the input-gradient pass, and position `s` runs the
+/// weight-gradient pass of round `i - s` after that of round `i`, the last `s` at the end.
 ///
 /// Round `i` of position `s` is its forward pass `W_s + i` and its backward pass `i` (those that exist; warm-up rounds
 /// are negative). At step `T` position `s` runs round `T - (p - 1 - s)`, positions in ascending order: then everything
@@ -183,6 +187,9 @@ fn unsigned(n: i64) -> u64 {
 
 struct Run<'a> {
     times: &'a CellTimes,
+    /// Of each chunk's backward pass: all of it, or the part that passes a gradient on.
+    back: &'a [u64],
+    split: bool,
     p: usize,
     chunks: u64,
     group: u64,
@@ -208,6 +215,8 @@ impl<'a> Run<'a> {
         let ring = (2 * (shape.group as usize + p) + 4).next_power_of_two();
         Self {
             times,
+            back: if shape.split { &times.backward_input } else { &times.backward },
+            split: shape.split,
             p,
             chunks: u64::from(shape.chunks),
             group: u64::from(shape.group),
@@ -245,6 +254,10 @@ impl<'a> Run<'a> {
         }
         if (0..passes).contains(&i) {
             self.backward_pass(s, unsigned(i));
+            if self.split && i >= signed(s as u64) {
+                self.rows[s] += self.times.backward_weight[s];
+                self.chunk_end[s] = self.rows[s];
+            }
         }
     }
 
@@ -256,7 +269,7 @@ impl<'a> Run<'a> {
             _ => self.forward[self.at(s - 1, k)],
         };
         let chunk = slot * self.p + s;
-        let start = self.rows[s].max(input);
+        let start = self.rows[s].max(input).max(self.times.ready[chunk]);
         if k == 0 {
             self.first_start[s] = start;
         }
@@ -280,7 +293,7 @@ impl<'a> Run<'a> {
             (false, _) => self.backward[self.at(s + 1, k)],
         };
         let chunk = slot * self.p + s;
-        let end = self.rows[s].max(input) + self.times.backward[chunk];
+        let end = self.rows[s].max(input) + self.back[chunk];
         self.rows[s] = end;
         self.chunk_end[chunk] = end;
         let mut sent = end;
@@ -312,7 +325,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn finish(self, skipped: u64) -> Ends {
+    fn finish(mut self, skipped: u64) -> Ends {
+        if self.split {
+            for ((s, row), weight) in (0u64..).zip(&mut self.rows).zip(&self.times.backward_weight) {
+                *row += s * weight;
+            }
+            self.chunk_end.clone_from(&self.rows);
+        }
         let add = |ends: Vec<u64>| ends.into_iter().map(|end| end + skipped).collect::<Vec<_>>();
         let newest = self.newest.iter().flatten().copied().max().unwrap_or(0);
         Ends {

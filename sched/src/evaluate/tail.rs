@@ -3,54 +3,73 @@
 //! What lowering emits, with the same waits: [`crate::lowering`].
 
 use ir::program::{Chunk, CollectiveKind};
-use ir::{Bytes, Plan, StageId, ZeroStage};
+use ir::{Activity, Axis, Bytes, Plan, StageId};
 
 use super::prepared::{ByBasis, ChunkCost, Prepared, World, index};
 use super::recurrence::Ends;
-use crate::lowering::Reductions;
+use super::shared::Shared;
+use super::spent::{Spent, activity_along};
+use crate::lowering::{OverReplicas, Reductions};
 
 /// When everything has ended, and what it took.
 pub(super) struct Tail {
     pub(super) end: u64,
     pub(super) basis: ByBasis,
+    /// The position whose passes decide the end.
+    pub(super) position: usize,
+    /// What the time from the end of that position's passes to the end is spent on.
+    pub(super) spent: Spent,
 }
 
 struct Clock<'a> {
     world: World<'a>,
     plan: &'a Plan,
+    shared: &'a mut Shared,
     prepared: &'a mut Prepared,
     basis: ByBasis,
     /// By position: end of its passes and model-wide reductions, and of its data stream.
     model: Vec<u64>,
     data: Vec<u64>,
+    /// By position: what the time since the end of its passes is spent on.
+    spent: Vec<Spent>,
 }
 
+/// `ahead` says that parameters were gathered at the beginning of the iteration.
 pub(super) fn tail(
     world: World<'_>,
     plan: &Plan,
-    prepared: &mut Prepared,
+    (shared, prepared): (&mut Shared, &mut Prepared),
+    reductions: &Reductions<'_>,
     chunks: &[Chunk],
     costs: &[ChunkCost],
     ends: &Ends,
 ) -> Tail {
-    let layout = prepared.layout.clone();
-    let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, chunks);
-    let pipeline = layout.pipeline;
-    let mut clock =
-        Clock { world, plan, prepared, basis: [0; 3], model: ends.row.clone(), data: vec![0; pipeline as usize] };
+    let pipeline = prepared.layout.pipeline as usize;
+    let mut clock = Clock {
+        world,
+        plan,
+        shared,
+        prepared,
+        basis: [0; 4],
+        model: ends.row.clone(),
+        data: vec![0; pipeline],
+        spent: vec![Spent::default(); pipeline],
+    };
     // Reductions beside later passes, in the order of the chunks' last passes.
     let mut early = (0..chunks.len()).filter(|chunk| reductions.is_early(*chunk)).collect::<Vec<_>>();
     early.sort_unstable_by_key(|chunk| (ends.chunk[*chunk], *chunk));
     for chunk in early {
-        clock.reduce(&reductions, chunks[chunk].stage, costs[chunk].parameters, ends.chunk[chunk]);
+        clock.reduce(reductions, chunks[chunk].stage, &costs[chunk], ends.chunk[chunk]);
     }
-    clock.model_wide(&reductions, ends);
+    clock.model_wide(reductions);
     for chunk in (0..chunks.len()).filter(|chunk| !reductions.is_early(*chunk)) {
         let position = chunks[chunk].stage;
-        clock.reduce(&reductions, position, costs[chunk].parameters, clock.model[position.index()]);
+        clock.reduce(reductions, position, &costs[chunk], clock.model[position.index()]);
     }
-    let end = clock.step(&reductions, chunks, costs);
-    Tail { end: end.max(ends.last_message), basis: clock.basis }
+    let (end, position, mut spent) = clock.step(reductions, chunks, costs);
+    let last = end.max(ends.last_message);
+    spent.add(Activity::Pipeline, last - end);
+    Tail { end: last, basis: clock.basis, position, spent }
 }
 
 impl Clock<'_> {
@@ -59,73 +78,103 @@ impl Clock<'_> {
         priced.duration.nanoseconds()
     }
 
-    fn reduce(&mut self, reductions: &Reductions<'_>, position: StageId, parameters: u64, ready: u64) {
-        if self.prepared.layout.data < 2 {
-            return;
+    fn along(&mut self, position: u32, axis: Axis, kind: CollectiveKind, bytes: Bytes) -> u64 {
+        let priced = self.prepared.along(self.shared, self.world, axis, position, kind, bytes);
+        self.count(priced)
+    }
+
+    fn reduce(&mut self, reductions: &Reductions<'_>, position: StageId, cost: &ChunkCost, ready: u64) {
+        for OverReplicas { kind, axis, bytes, .. } in reductions.gradients(cost.held) {
+            let time = self.along(position.raw(), axis, kind, bytes);
+            let data = &mut self.data[position.index()];
+            *data = ready.max(*data) + time;
         }
-        let kind = match self.prepared.layout.zero {
-            ZeroStage::Zero0 => CollectiveKind::AllReduce,
-            ZeroStage::Zero1 => CollectiveKind::ReduceScatter,
-        };
-        let priced = self.prepared.over_replicas(self.world, position.raw(), kind, reductions.data_bytes(parameters).0);
-        let time = self.count(priced);
-        let data = &mut self.data[position.index()];
-        *data = ready.max(*data) + time;
     }
 
     /// Gradients of replicated parameters, then of a tied embedding.
-    fn model_wide(&mut self, reductions: &Reductions<'_>, ends: &Ends) {
+    fn model_wide(&mut self, reductions: &Reductions<'_>) {
         for position in 0..self.prepared.layout.pipeline {
             if let Some(bytes) = reductions.replicated_bytes(position) {
-                let priced = self.prepared.over_tensor(self.world, position, bytes);
-                self.model[position as usize] = ends.row[position as usize] + self.count(priced);
+                let time = self.along(position, Axis::Tensor, CollectiveKind::AllReduce, bytes);
+                self.model[position as usize] += time;
+                self.spent[position as usize].add(Activity::Tensor, time);
             }
         }
         if let (Some((first, last)), Some(bytes)) = (reductions.embedding(), reductions.tied_bytes()) {
             let priced = self.prepared.over_embedding(self.world, self.plan, (first, last), bytes);
+            let time = self.count(priced);
             let arrived = self.model[first as usize].max(self.model[last as usize]);
-            let end = arrived + self.count(priced);
-            self.model[first as usize] = end;
-            self.model[last as usize] = end;
+            for position in [first as usize, last as usize] {
+                self.spent[position].add(Activity::Bubble, arrived - self.model[position]);
+                self.spent[position].add(Activity::Pipeline, time);
+                self.model[position] = arrived + time;
+            }
         }
     }
 
-    /// Norm, optimizer and parameters; the end of all.
-    fn step(&mut self, reductions: &Reductions<'_>, chunks: &[Chunk], costs: &[ChunkCost]) -> u64 {
-        let layout = self.prepared.layout.clone();
-        let sharded = layout.zero == ZeroStage::Zero1 && layout.data > 1;
+    /// Norm, optimizer and parameters; the end of all, the position whose passes decide it, and what follows them.
+    fn step(&mut self, reductions: &Reductions<'_>, chunks: &[Chunk], costs: &[ChunkCost]) -> (u64, usize, Spent) {
         let one_number = Bytes::new(8);
-        let pipeline = layout.pipeline;
+        let pipeline = self.prepared.layout.pipeline;
         let mut stepped = vec![0; pipeline as usize];
         for (chunk, cost) in chunks.iter().zip(costs) {
-            stepped[chunk.stage.index()] += cost.stepped;
+            stepped[chunk.stage.index()] += cost.sizes.stepped;
         }
-        let mut normed = Vec::with_capacity(pipeline as usize);
+        let of = |position: u32| chunks.iter().filter(move |chunk| chunk.stage.raw() == position);
+        let mut now = Vec::with_capacity(pipeline as usize);
         for position in 0..pipeline {
             let at = position as usize;
-            let (norm, _) = self.prepared.steps(self.world, position, stepped[at]);
-            normed.push(self.model[at].max(self.data[at]) + self.count(norm));
+            let steps = self.prepared.steps(self.world, position, stepped[at], of(position));
+            let ready = self.model[at].max(self.data[at]);
+            self.spent[at].add(Activity::Data, ready - self.model[at]);
+            let time = self.count(steps.norm);
+            self.spent[at].add(Activity::Optimizer, time);
+            now.push(ready + time);
         }
-        if layout.tensor * pipeline > 1 {
-            let priced = self.prepared.over_model(self.world, one_number);
-            let end = normed.iter().copied().max().unwrap_or(0) + self.count(priced);
-            normed.fill(end);
+        // The last to arrive decides; before that, nobody waits for anybody.
+        let last_of = |now: &[u64]| {
+            (0..now.len()).max_by_key(|at| (now[*at], std::cmp::Reverse(*at))).expect("a pipeline has positions")
+        };
+        let mut decides = last_of(&now);
+        let layout = &self.prepared.layout;
+        if layout.mesh.context * layout.tensor * pipeline > 1 {
+            let time = self.along(0, Axis::Model, CollectiveKind::AllReduce, one_number);
+            let (end, mut spent) = (now[decides] + time, self.spent[decides]);
+            spent.add(Activity::Optimizer, time);
+            now.fill(end);
+            self.spent.fill(spent);
         }
         for position in 0..pipeline {
             let at = position as usize;
-            if sharded {
-                let kind = CollectiveKind::AllReduce;
-                let priced = self.prepared.over_replicas(self.world, position, kind, one_number);
-                normed[at] += self.count(priced);
+            let mut spend = |clock: &mut Self, activity, time| {
+                now[at] += time;
+                clock.spent[at].add(activity, time);
+            };
+            if let Some(axis) = reductions.norm_axis() {
+                let time = self.along(position, axis, CollectiveKind::AllReduce, one_number);
+                spend(self, Activity::Optimizer, time);
             }
-            let (_, optimizer) = self.prepared.steps(self.world, position, stepped[at]);
-            normed[at] += self.count(optimizer);
+            let steps = self.prepared.steps(self.world, position, stepped[at], of(position));
+            let optimizer = self.count(steps.optimizer);
+            spend(self, Activity::Optimizer, optimizer);
+            if let Some((out, back)) = steps.copies {
+                let time = self.count(out) + self.count(back);
+                spend(self, Activity::HostCopy, time);
+            }
         }
-        for (chunk, cost) in chunks.iter().zip(costs).filter(|_| sharded) {
-            let (kind, bytes) = (CollectiveKind::AllGather, reductions.data_bytes(cost.parameters).1);
-            let priced = self.prepared.over_replicas(self.world, chunk.stage.raw(), kind, bytes);
-            normed[chunk.stage.index()] += self.count(priced);
+        if !self.plan.sharing.overlap_parameters {
+            for (chunk, cost) in chunks.iter().zip(costs) {
+                for OverReplicas { kind, axis, bytes, .. } in reductions.parameters(cost.held) {
+                    let time = self.along(chunk.stage.raw(), axis, kind, bytes);
+                    now[chunk.stage.index()] += time;
+                    self.spent[chunk.stage.index()].add(activity_along(axis), time);
+                }
+            }
         }
-        normed.into_iter().max().unwrap_or(0)
+        let last = last_of(&now);
+        if pipeline == 1 {
+            decides = last;
+        }
+        (now[last], decides, self.spent[last])
     }
 }

@@ -1,3 +1,7 @@
+mod axes;
+mod bounds;
+mod speed;
+
 use ir::{Bytes, Schedule, VerifiedProgram};
 use rand::RngExt;
 
@@ -6,7 +10,8 @@ use super::recurrence::{Interleaving, gpipe, one_forward_one_backward};
 use super::*;
 use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
 use crate::testing::{
-    Interpreter, analytic, dgx, gpt3, plan, processor_time, random, random_case, small_model, workload,
+    Interpreter, analytic, dgx, gpt3, plan, processor_time, random, random_case, random_wide_case, small_model,
+    with_experts, workload,
 };
 
 /// Random times of passes and messages.
@@ -22,6 +27,7 @@ fn random_times(rng: &mut rand_chacha::ChaCha8Rng, chunks: u32, uniform: bool) -
         backward_weight: draw(50, 150),
         forward_message: draw(0, 60),
         backward_message: draw(0, 60),
+        ready: draw(0, 2000),
     }
 }
 
@@ -33,16 +39,17 @@ fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
         let (p, v) = (rng.random_range(1..6), rng.random_range(1..4));
         let m = if seed % 10 == 0 { 60 * rng.random_range(1..6) } else { rng.random_range(1..40) };
         let times = random_times(rng, p * v, seed % 2 == 0);
-        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward] {
+        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1] {
             let Ok(grid) = schedules::grid(&schedule, p, v, m) else { continue };
             let order = Order::of(&grid, p * v).unwrap();
-            let (expect, _) = super::closed_form::by_grid(&grid, &order, p * v, &times);
+            let [expect] = super::closed_form::by_grid(&grid, &order, p * v, [&times]).ends;
             for skip in [false, true] {
                 let ends = match schedule {
                     Schedule::GPipe if v == 1 => gpipe(m, &times, skip),
-                    Schedule::OneForwardOneBackward => {
+                    Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
                         let group = if v == 1 { 1 } else { group_size(p, m).unwrap() };
-                        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
+                        let split = schedule == Schedule::ZeroBubbleH1;
+                        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split };
                         if !shape.is_regular() {
                             continue;
                         }
@@ -66,7 +73,7 @@ fn a_million_microbatches_cost_no_more_than_a_few() {
     for (seed, v) in (0..20).flat_map(|seed| [(seed, 1), (seed, 2)]) {
         let times = random_times(&mut random(seed), 8 * v, false);
         let group = if v == 1 { 1 } else { group_size(8, m).unwrap() };
-        let shape = Interleaving { pipeline: 8, chunks: v, microbatches: m, group };
+        let shape = Interleaving { pipeline: 8, chunks: v, microbatches: m, group, split: false };
         let ends = one_forward_one_backward(shape, &times, true);
         let busiest = (0..8usize)
             .map(|s| (0..v as usize).map(|j| times.forward[j * 8 + s] + times.backward[j * 8 + s]).sum::<u64>())
@@ -86,7 +93,7 @@ fn bubbles_have_their_closed_forms() {
     for (p, v, m) in [(2, 1, 4), (4, 1, 8), (8, 1, 64), (4, 2, 8), (4, 3, 16), (8, 4, 32), (1, 1, 3)] {
         let times = CellTimes::uniform(p * v, [100, 200, 0, 0], 0);
         let group = if v == 1 { 1 } else { p };
-        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group };
+        let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split: false };
         let ends = one_forward_one_backward(shape, &times, false);
         let (p, v, m) = (u64::from(p), u64::from(v), u64::from(m));
         assert_eq!(*ends.row.iter().max().unwrap(), 300 * (v * m + p - 1), "p {p} v {v} m {m}");
@@ -100,15 +107,17 @@ fn bubbles_have_their_closed_forms() {
 #[test]
 fn closed_form_equals_the_carried_out_program() {
     let (mut equal, mut schedules) = (0, [0; 4]);
-    for seed in 0..500 {
-        let (plan, model, work, cluster) = random_case(seed);
+    for seed in 0..1000 {
+        let (plan, model, work, cluster) = if seed < 500 { random_case(seed) } else { random_wide_case(seed) };
         let cost = analytic(cluster);
         let roles = crate::lower(&plan, &model, &work, cost.cluster()).unwrap().roles.len();
         let closed = ClosedForm::new(&model, &work, &cost).evaluate(&plan).unwrap();
         let carried = OnBackend::new(&model, &work, &cost, Interpreter::new(&cost)).evaluate(&plan).unwrap();
         let say = format!("seed {seed}: {plan:#?}");
+        assert_eq!(closed.breakdown.total(), closed.iteration, "{say}");
+        assert_eq!(carried.breakdown.total(), carried.iteration, "{say}");
         for (a, b) in closed.memory.iter().zip(&carried.memory) {
-            check_memory(a, b, crate_message_bytes(&plan, &model, &work), &say);
+            check_memory(a, b, &plan, crate_message_bytes(&plan, &model, &work), &say);
         }
         if roles != plan.stages.len() {
             continue;
@@ -124,7 +133,7 @@ fn closed_form_equals_the_carried_out_program() {
         let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
         assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
     }
-    assert!(equal > 200 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
+    assert!(equal > 400 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
 }
 
 fn crate_message_bytes(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload) -> Bytes {
@@ -132,45 +141,30 @@ fn crate_message_bytes(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload) 
     ir::counts::message_bytes(ir::counts::Shape { model, workload: work, layout: &layout })
 }
 
-/// Equal but for boundary activations, of which the program holds what the times make it hold.
-fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, message: Bytes, say: &str) {
+/// Equal but for boundary activations, of which the program holds what the times make it hold, and but for what runs beside
+/// passes, which the closed form counts as if it lasted as long as they do.
+fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, plan: &ir::Plan, message: Bytes, say: &str) {
     assert_eq!((closed.stage, closed.capacity), (carried.stage, carried.capacity), "{say}");
     let part = |memory: &ir::StageMemory, name: &str| {
         memory.parts.iter().find(|(part, _)| *part == name).map_or(0, |(_, bytes)| bytes.get())
     };
-    for name in ["weights", "gradients", "optimizer-state", "reserve"] {
+    for name in ["weights", "optimizer-state", "reserve"] {
         assert_eq!(part(closed, name), part(carried, name), "{name} {say}");
     }
+    let slack = 6 * message.get();
+    let scattered = matches!(plan.zero, ir::ZeroStage::Zero2 | ir::ZeroStage::Zero3);
+    if scattered || plan.sharing.offload_activations {
+        let most = carried.peak.get() * 3 / 2 + slack;
+        assert!(
+            (carried.peak.get()..=most + slack).contains(&(closed.peak.get() + slack)),
+            "{closed:?} {carried:?} {say}"
+        );
+        return;
+    }
+    assert_eq!(part(closed, "gradients"), part(carried, "gradients"), "{say}");
     let without = |memory: &ir::StageMemory| memory.peak.get() - part(memory, "communication");
     let apart = without(closed).abs_diff(without(carried));
-    assert!(apart <= 6 * message.get(), "peaks differ by {apart}: {closed:?} {carried:?} {say}");
-}
-
-#[test]
-fn gpt3_takes_microseconds() {
-    let (model, work) = (gpt3(), workload(2048, 1536));
-    let cost = analytic(dgx(128));
-    let mut closed = ClosedForm::new(&model, &work, &cost);
-    let mut plans = Vec::new();
-    for (chunks, recompute) in [(1, ir::Recompute::Selective), (3, ir::Recompute::None), (1, ir::Recompute::Full)] {
-        let mut one = plan(&model, &work, [16, 8, 8, chunks], Schedule::OneForwardOneBackward);
-        one.stages.iter_mut().for_each(|stage| stage.recompute = recompute);
-        plans.push(one);
-    }
-    let first = plans.iter().map(|plan| closed.evaluate(plan).unwrap()).collect::<Vec<_>>();
-    // The best of many short batches: a batch is seldom interrupted.
-    let mut best = std::time::Duration::MAX;
-    for _ in 0..200 {
-        let start = std::time::Instant::now();
-        for _ in 0..10 {
-            assert_eq!(closed.evaluate(&plans[0]).unwrap().iteration, first[0].iteration);
-        }
-        best = best.min(start.elapsed() / 10);
-    }
-    assert!(cfg!(debug_assertions) || best.as_nanos() < 20_000, "{best:?} an evaluation");
-    // Interleaving shortens, full recomputation lengthens: as in Narayanan et al. 2021 and Korthikanti et al. 2022.
-    assert!(first[1].iteration < first[0].iteration && first[0].iteration < first[2].iteration);
-    assert!(memory_problems(&first[0]).is_empty(), "{:?}", first[0].memory[0]);
+    assert!(apart <= slack, "peaks differ by {apart}: {closed:?} {carried:?} {say}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Legal plans near one that is not.
 
-use ir::{Cluster, Model, Plan, Recompute, StagePlan, Workload};
+use ir::{Cluster, Mesh, Model, Plan, Recompute, Sharing, StagePlan, Workload, ZeroStage};
 
 use super::legal;
 
@@ -21,7 +21,9 @@ pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluste
     let chunks = plan.chunks_per_stage().max(1);
     for tensor in tensors(plan, model) {
         for pipeline in pipelines(plan, model) {
-            for data in datas(plan, workload, u64::from(tensor) * u64::from(pipeline), devices) {
+            for data in
+                datas(plan, workload, u64::from(tensor) * u64::from(pipeline) * u64::from(plan.mesh.context), devices)
+            {
                 for size in sizes(plan, workload, data) {
                     for chunks in [chunks, 1].into_iter().take(if chunks == 1 { 1 } else { 2 }) {
                         let mut changed = plan.clone();
@@ -56,13 +58,47 @@ fn variants(plan: &Plan, mut changed: Plan) -> impl Iterator<Item = Plan> {
         changed.placement.clear();
     }
     let mut with = vec![changed.clone()];
-    if changed.sequence_parallel {
-        with.push(Plan { sequence_parallel: false, ..changed.clone() });
+    with.extend(meshes(&changed));
+    if changed.sequence_parallel || changed.tensor > 1 {
+        with.push(Plan { sequence_parallel: !changed.sequence_parallel, ..changed.clone() });
     }
     if !changed.placement.is_empty() {
         with.push(Plan { placement: Vec::new(), ..changed });
     }
     with.into_iter()
+}
+
+/// Smaller context degrees, other expert degrees, and no switches that speak of what is not there.
+fn meshes(changed: &Plan) -> Vec<Plan> {
+    let mut found = Vec::new();
+    let mesh = changed.mesh;
+    let with = |mesh: Mesh| Plan { mesh, ..changed.clone() };
+    let smaller = |degree: u32| (1..degree).filter(move |n| degree.is_multiple_of(*n));
+    if mesh.context > 1 && mesh.context <= 256 {
+        found.extend(smaller(mesh.context).map(|context| with(Mesh { context, ..mesh })));
+    }
+    if (mesh.expert > 1 || mesh.expert_tensor > 1) && mesh.expert <= 256 {
+        let experts = smaller(mesh.expert).chain([mesh.expert]);
+        let tensors = [mesh.expert_tensor, 1].into_iter().take(if mesh.expert_tensor == 1 { 1 } else { 2 });
+        let pairs = experts.flat_map(|expert| tensors.clone().map(move |tensor| (expert, tensor)));
+        let other = pairs.filter(|pair| *pair != (mesh.expert, mesh.expert_tensor));
+        found.extend(other.map(|(expert, expert_tensor)| with(Mesh { expert, expert_tensor, ..mesh })));
+    }
+    let replicas = u64::from(changed.data) * u64::from(mesh.context);
+    let divides = |shard: &u32| *shard > 0 && replicas.is_multiple_of(u64::from(*shard)) && replicas > 1;
+    let plain = Sharing {
+        shard: changed.sharing.shard.filter(divides).filter(|_| changed.zero != ZeroStage::Zero0),
+        prefetch: changed.sharing.prefetch && changed.zero == ZeroStage::Zero3,
+        overlap_parameters: changed.sharing.overlap_parameters
+            && matches!(changed.zero, ZeroStage::Zero1 | ZeroStage::Zero2),
+        overlap_tensor: changed.sharing.overlap_tensor && changed.sequence_parallel && changed.tensor > 1,
+        overlap_experts: changed.sharing.overlap_experts && mesh.expert > 1,
+        ..changed.sharing
+    };
+    if plain != changed.sharing {
+        found.push(Plan { sharing: plain, ..changed.clone() });
+    }
+    found
 }
 
 fn within(size: u32, of: u32, factor: u32) -> bool {
@@ -71,9 +107,10 @@ fn within(size: u32, of: u32, factor: u32) -> bool {
 }
 
 fn tensors(plan: &Plan, model: &Model) -> Vec<u32> {
-    let fits =
-        |t: &u32| model.heads.is_multiple_of(*t) && model.kv_heads.is_multiple_of(*t) && model.ffn.is_multiple_of(*t);
-    (1..=model.kv_heads.min(1024)).filter(|t| within(*t, plan.tensor, 8)).filter(fits).collect()
+    let divided = super::divided(model);
+    let fits = |t: &u32| divided.iter().all(|(_, _, size)| size.is_multiple_of(*t));
+    let most = divided.iter().map(|(_, _, size)| *size).min().unwrap_or(1);
+    (1..=most.min(1024)).filter(|t| within(*t, plan.tensor, 8)).filter(fits).collect()
 }
 
 fn pipelines(plan: &Plan, model: &Model) -> Vec<u32> {
@@ -125,13 +162,15 @@ pub fn balanced_stages(layers: u32, pipeline: u32, chunks: u32, recompute: Recom
     let stage = |position: u32| StagePlan {
         layers: (0..chunks).map(|slot| of(slot * pipeline + position)).collect(),
         recompute,
+        recompute_layers: None,
     };
     (0..pipeline).map(stage).collect()
 }
 
 /// Ranks of a plan that need not be legal.
 fn world(plan: &Plan) -> u64 {
-    u64::from(plan.data).saturating_mul(u64::from(plan.tensor)).saturating_mul(plan.stages.len() as u64)
+    let replicas = u64::from(plan.data).saturating_mul(u64::from(plan.mesh.context));
+    replicas.saturating_mul(u64::from(plan.tensor)).saturating_mul(plan.stages.len() as u64)
 }
 
 /// Thousandths of a doubling.
@@ -147,13 +186,17 @@ fn distance(plan: &Plan, changed: &Plan, model: &Model) -> u64 {
     let degrees = of(plan.data, changed.data)
         + of(plan.tensor, changed.tensor)
         + doublings(plan.stages.len() as u64, changed.stages.len() as u64)
-        + of(plan.chunks_per_stage(), changed.chunks_per_stage());
+        + of(plan.chunks_per_stage(), changed.chunks_per_stage())
+        + of(plan.mesh.context, changed.mesh.context)
+        + of(plan.mesh.expert, changed.mesh.expert)
+        + of(plan.mesh.expert_tensor, changed.mesh.expert_tensor);
     let batch = of(plan.microbatch_size, changed.microbatch_size) + of(plan.microbatches, changed.microbatches) / 4;
     let layers = |plan: &Plan| plan.stages.iter().flat_map(|stage| stage.layers.clone()).collect::<Vec<_>>();
     let (before, after) = (layers(plan), layers(changed));
     let moved = before.iter().zip(&after).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
     let switches = u64::from(plan.sequence_parallel != changed.sequence_parallel) * 500
-        + u64::from(plan.placement != changed.placement) * 250;
+        + u64::from(plan.placement != changed.placement) * 250
+        + u64::from(plan.sharing != changed.sharing) * 250;
     degrees
         + batch
         + switches

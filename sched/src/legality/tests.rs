@@ -1,11 +1,15 @@
 //! Cases U01 to U15 of real users' faults, as far as they concern these axes, and hostile numbers.
 
+mod axes;
+
 use ir::{DeviceId, Precision, Schedule};
 use rand::RngExt;
 
 use super::*;
 use crate::evaluate::{ClosedForm, Evaluator};
-use crate::testing::{analytic, dgx, plan, random, random_case, small_model, two_leaves_of_unlike_nodes, workload};
+use crate::testing::{
+    analytic, dgx, plan, random, random_case, random_wide_case, small_model, two_leaves_of_unlike_nodes, workload,
+};
 
 const ONE: Schedule = Schedule::OneForwardOneBackward;
 
@@ -271,11 +275,12 @@ fn all_reasons_come_at_once() {
 #[test]
 fn hostile_numbers() {
     for seed in 0..300 {
-        let (mut plan, mut model, mut work, mut cluster) = random_case(seed);
+        let case = if seed % 2 == 0 { random_case(seed) } else { random_wide_case(seed) };
+        let (mut plan, mut model, mut work, mut cluster) = case;
         let rng = &mut random(seed ^ 0xdead);
         for _ in 0..rng.random_range(1..4) {
             let value = [0, 1, 3, 7, 1000, 65_536, 1_000_000, u32::MAX - 1, u32::MAX][rng.random_range(0..9)];
-            match rng.random_range(0..12) {
+            match rng.random_range(0..15) {
                 0 => plan.data = value,
                 1 => plan.tensor = value,
                 2 => plan.microbatch_size = value,
@@ -287,6 +292,9 @@ fn hostile_numbers() {
                 8 => cluster.groups[0].count = value.min(1 << 24),
                 9 => plan.stages.iter_mut().take(1).for_each(|stage| stage.layers[0] = value),
                 10 => plan.stages.truncate(value as usize),
+                11 => plan.mesh.context = value,
+                12 => (plan.mesh.expert, plan.mesh.expert_tensor) = (value, value),
+                13 => plan.sharing.shard = Some(value),
                 _ => plan.placement = vec![DeviceId::new(value); value.min(9) as usize],
             }
         }

@@ -19,11 +19,13 @@ use ir::program::Digest;
 use ir::{Cluster, DeviceId, PhysicalLink, Plan, Rank};
 use rustc_hash::FxHashMap;
 
+use crate::axes::{AxisGroups, Family};
+
 /// The class of each rank, numbered in order of first appearance by rank.
 ///
-/// `edges` are the pairs of positions between which activations go; `embedding` the pair that shares a tied embedding.
-pub(super) fn classes(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], embedding: Option<(u32, u32)>) -> Vec<u32> {
-    let graph = Graph::new(plan, cluster, edges, embedding);
+/// `edges` are the pairs of positions between which activations go.
+pub(super) fn classes(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], groups: &[AxisGroups]) -> Vec<u32> {
+    let graph = Graph::new(plan, cluster, edges, groups);
     let mut colours = graph.first_colours(plan, cluster);
     let mut links = graph.link_colours.clone();
     let mut count = distinct(&colours) + distinct(&links);
@@ -66,42 +68,6 @@ fn number(colours: &[u64]) -> Vec<u32> {
     colours.iter().map(|colour| class(*colour)).collect()
 }
 
-/// Ranks of one group instance, as an arithmetic family.
-#[derive(Clone, Copy)]
-pub(super) struct Family {
-    /// Ranks of one instance: `first + i * stride + j * jump` for `i < count`, `j < jumps`, in order of `j`, then `i`.
-    count: u32,
-    stride: u32,
-    jumps: u32,
-    jump: u32,
-}
-
-impl Family {
-    /// Tensor, data, embedding and model groups, in this order, and the first member of each of their instances;
-    /// `embedding` is the pair of positions that share a tied embedding.
-    pub(super) fn all(plan: &Plan, embedding: Option<(u32, u32)>) -> [(Self, Vec<u32>); 4] {
-        let (tensor, data, pipeline) = (plan.tensor, plan.data, plan.pipeline());
-        let line = |count, stride| Self { count, stride, jumps: 1, jump: 0 };
-        let tensors = (0..data * pipeline).map(|i| i * tensor).collect();
-        let datas = (0..pipeline).flat_map(|p| (0..tensor).map(move |t| p * data * tensor + t)).collect();
-        let models = (0..data).map(|d| d * tensor).collect();
-        let model = Self { count: tensor, stride: 1, jumps: pipeline, jump: data * tensor };
-        let wide = data * tensor;
-        let (low, apart) = embedding.map_or((0, 0), |(a, b)| (a.min(b), a.abs_diff(b)));
-        let pair = Self { count: 1, stride: 1, jumps: if apart > 0 { 2 } else { 0 }, jump: apart * wide };
-        let pairs = (0..if apart > 0 { wide } else { 0 }).map(|lane| low * wide + lane).collect();
-        [(line(tensor, 1), tensors), (line(data, tensor), datas), (pair, pairs), (model, models)]
-    }
-    /// Members of the instance whose first member is `first`.
-    pub(super) fn members(self, first: u32) -> impl Iterator<Item = u32> {
-        (0..self.jumps).flat_map(move |j| (0..self.count).map(move |i| first + i * self.stride + j * self.jump))
-    }
-    /// Ranks of one instance.
-    pub(super) const fn size(self) -> u32 {
-        self.count * self.jumps
-    }
-}
-
 /// A message from one rank to another.
 struct Flow {
     class: u64,
@@ -136,7 +102,7 @@ const BACKWARD: u64 = 1;
 const GROUP: u64 = 2;
 
 impl Graph {
-    fn new(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], embedding: Option<(u32, u32)>) -> Self {
+    fn new(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], groups: &[AxisGroups]) -> Self {
         let world = u32::try_from(plan.world()).expect("a world checked by legality");
         let mut graph = Self {
             world: world as usize,
@@ -147,7 +113,7 @@ impl Graph {
             link_ids: FxHashMap::default(),
             link_colours: Vec::new(),
         };
-        let wide = plan.data * plan.tensor;
+        let wide = plan.replicas() * plan.tensor;
         for (class, from, to) in edges.iter().flat_map(|&(a, b)| [(FORWARD, a, b), (BACKWARD, b, a)]) {
             for (from, to) in (0..wide).map(|lane| (from * wide + lane, to * wide + lane)) {
                 let start = graph.crossings();
@@ -157,12 +123,13 @@ impl Graph {
                 graph.flows.push(Flow { class, from, to, links: (start, graph.crossings()) });
             }
         }
-        for (axis, (family, firsts)) in (0u64..).zip(Family::all(plan, embedding)) {
-            for first in firsts.into_iter().filter(|_| family.size() > 1) {
+        for AxisGroups { axis, family, firsts } in groups {
+            for first in firsts {
                 let start = graph.crossings();
-                graph.collective(plan, cluster, family, first);
+                graph.collective(plan, cluster, *family, *first);
                 graph.crossed[start as usize..].sort_unstable();
-                graph.instances.push(Instance { axis, family, first, links: (start, graph.crossings()) });
+                let (axis, first, links) = (*axis as u64, *first, (start, graph.crossings()));
+                graph.instances.push(Instance { axis, family: *family, first, links });
             }
         }
         graph
@@ -219,7 +186,7 @@ impl Graph {
 
     /// What is known of each rank alone: position, device kind, and where each of its groups lies.
     fn first_colours(&self, plan: &Plan, cluster: &Cluster) -> Vec<u64> {
-        let wide = (plan.data * plan.tensor) as usize;
+        let wide = (plan.replicas() * plan.tensor) as usize;
         let mut colours = (0..self.world)
             .map(|rank| mix(&[(rank / wide) as u64, u64::from(self.places[rank].device_kind.raw())]))
             .collect::<Vec<_>>();

@@ -1,13 +1,13 @@
 //! The instruction list of one pipeline position, from its row of the grid.
 
 use ir::grid::{Action, Cell};
-use ir::program::{Access, BufferKind, Direction, Message, Payload, Peer, RankSet, Role, Stream};
-use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, MicrobatchId, Op, RoleId, StageId};
+use ir::program::{Access, BufferKind, Direction, HostCopy, Message, Payload, Peer, RankSet, Role, Stream};
+use ir::{BufferId, Bytes, ChunkId, GroupId, InstructionId, MicrobatchId, Op, RoleId, StageId};
 
 use super::groups::axis_index;
 use super::template::Step;
 use super::{Lowering, end};
-use crate::passes::PassOp;
+use crate::passes::{Moves, PassOp};
 
 /// What is known of a position's list while it grows.
 ///
@@ -17,10 +17,14 @@ pub(super) struct Emitter<'a> {
     pub(super) position: u32,
     pub(super) role: Role,
     pub(super) state: end::StateBuffers,
-    /// The last link of the chain of passes: its instruction and stream.
-    pub(super) last: Option<(InstructionId, Stream)>,
-    /// The last weight-gradient pass of each chunk, with its last instruction.
-    pub(super) weighted: Vec<(ChunkId, InstructionId)>,
+    /// The last link of the chain of passes: its instructions, with their streams.
+    pub(super) last: Vec<(InstructionId, Stream)>,
+    /// What runs beside the next compute.
+    beside: Vec<(InstructionId, Stream)>,
+    /// Chunks in the order of their last weight-gradient passes.
+    pub(super) weighted: Vec<ChunkId>,
+    /// What the first pass of each chunk waits for: gathers of its parameters.
+    pub(super) arriving: Vec<Vec<InstructionId>>,
     /// Buffers that microbatches hold: by chunk, microbatch and slot.
     held: Vec<Vec<BufferId>>,
     /// Received and not yet read, by direction: instruction and buffer by chunk and microbatch of the reader.
@@ -54,8 +58,10 @@ impl<'a> Emitter<'a> {
             position,
             role,
             state,
-            last: None,
+            last: Vec::new(),
+            beside: Vec::new(),
             weighted: Vec::new(),
+            arriving: vec![Vec::new(); lowering.chunks.len()],
             held,
             received: [none.clone(), none],
             issued: [0, 0],
@@ -69,13 +75,13 @@ impl<'a> Emitter<'a> {
         let lowering = self.lowering;
         let row = &lowering.grid.rows[self.position as usize];
         let mut left = lowering.last_weight_cells(row);
+        self.parameters_ahead();
         for (place, cell) in row.iter().enumerate() {
             self.pass(*cell);
             if left.last() == Some(&place) {
                 left.pop();
-                let (last, _) = self.last.expect("a pass has at least one op");
-                self.weighted.push((cell.chunk, last));
-                self.early_reduction(cell.chunk, last);
+                self.weighted.push(cell.chunk);
+                self.early_reduction(cell.chunk);
             }
         }
         self.end_of_iteration();
@@ -89,12 +95,12 @@ impl<'a> Emitter<'a> {
         let output = lowering.output(cell);
         let sent = output.map(|_| self.role.buffer(BufferKind::Communication, lowering.message_bytes, false));
         let mut unread = input.map(|(_, buffer)| buffer);
+        self.last.splice(0..0, input.map(|(receive, _)| (receive, Lowering::receiving(cell))));
+        for gather in std::mem::take(&mut self.arriving[cell.chunk.index()]) {
+            self.last.push((gather, Stream::Data));
+        }
         for (place, step) in steps.iter().enumerate() {
             self.accesses.clear();
-            self.waits.clear();
-            if place == 0 {
-                self.waits.extend(input.map(|(receive, _)| receive));
-            }
             let is_compute = matches!(step.op, PassOp::Compute { .. });
             if is_compute && let Some(buffer) = unread.take() {
                 self.accesses.push((buffer, Access::Free));
@@ -104,10 +110,16 @@ impl<'a> Emitter<'a> {
             }
             self.step(cell, step);
         }
-        if let (Some((peer, message, stream)), Some(buffer), Some((last, _))) = (output, sent, self.last) {
+        if let (Some((peer, message, stream)), Some(buffer)) = (output, sent) {
             let op = Op::Send { peer, message, bytes: lowering.message_bytes };
-            self.role.push(op, stream, &[last], &[(buffer, Access::Free)]);
+            let made = self.chain();
+            self.role.push(op, stream, &made, &[(buffer, Access::Free)]);
         }
+    }
+
+    /// The instructions that the next link of the chain waits for.
+    pub(super) fn chain(&self) -> Vec<InstructionId> {
+        self.last.iter().map(|(last, _)| *last).collect()
     }
 
     fn step(&mut self, cell: Cell, step: &Step) {
@@ -126,18 +138,17 @@ impl<'a> Emitter<'a> {
             let buffer = self.role.buffer(BufferKind::Workspace, step.workspace, false);
             self.accesses.extend([(buffer, Access::Allocate), (buffer, Access::Free)]);
         }
-        let (chunk, microbatch) = (cell.chunk, cell.microbatch);
-        let (op, stream) = match step.op {
-            PassOp::Compute { pass, units } => (Op::Compute { pass, chunk, units, microbatch }, Stream::Compute),
-            PassOp::Collective { kind, tensor, unit, pass } => {
-                let payload = Payload::Activation { tensor, chunk, unit, microbatch, pass };
-                let group = GroupId::new(axis_index(Axis::Tensor));
-                (Op::Collective { kind, group, payload, bytes: step.bytes }, Stream::Tensor)
-            }
-        };
-        self.waits.extend(self.last.filter(|(_, on)| *on != stream).map(|(last, _)| last));
-        let id = self.role.push(op, stream, &self.waits, &self.accesses);
-        self.last = Some((id, stream));
+        let stream = step.op.stream();
+        self.waits.clear();
+        self.waits.extend(self.last.iter().filter(|(_, on)| *on != stream).map(|(last, _)| *last));
+        let id = self.role.push(instruction(cell, step.op), stream, &self.waits, &self.accesses);
+        if step.op.is_beside() {
+            self.beside.push((id, stream));
+        } else {
+            self.last.clear();
+            self.last.push((id, stream));
+            self.last.append(&mut self.beside);
+        }
     }
 
     /// What a pass reads from another position: issues receives up to its own.
@@ -152,10 +163,7 @@ impl<'a> Emitter<'a> {
         if producer.stage.raw() == self.position {
             return None;
         }
-        let stream = match direction {
-            Direction::Forward => Stream::ForwardReceive,
-            Direction::Backward => Stream::BackwardReceive,
-        };
+        let stream = Lowering::receiving(cell);
         let side = direction as usize;
         let microbatches = lowering.layout.microbatches as usize;
         let at = |chunk: ChunkId, microbatch: MicrobatchId| chunk.index() * microbatches + microbatch.index();
@@ -173,7 +181,40 @@ impl<'a> Emitter<'a> {
     }
 }
 
+/// An op of a pass as an instruction of one microbatch; its group is the index of its axis.
+fn instruction(cell: Cell, op: PassOp) -> Op {
+    let (chunk, microbatch) = (cell.chunk, cell.microbatch);
+    match op {
+        PassOp::Compute { pass, units } => Op::Compute { pass, chunk, units, microbatch },
+        PassOp::Collective { kind, axis, moves, bytes, .. } => {
+            let payload = match moves {
+                Moves::Activation { tensor, unit, pass } => {
+                    Payload::Activation { tensor, chunk, unit, microbatch, pass }
+                }
+                Moves::Parameters { units, experts, pass } => {
+                    Payload::UnitParameters { chunk, unit: units.start, experts, microbatch, pass }
+                }
+                Moves::Gradients { units, experts } => {
+                    Payload::UnitGradients { chunk, unit: units.start, experts, microbatch }
+                }
+            };
+            Op::Collective { kind, group: GroupId::new(axis_index(axis)), payload, bytes }
+        }
+        PassOp::HostCopy { out, bytes, .. } => {
+            Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, out, bytes }
+        }
+    }
+}
+
 impl Lowering<'_> {
+    /// The stream on which a pass's input arrives.
+    const fn receiving(cell: Cell) -> Stream {
+        match cell.action {
+            Action::Forward => Stream::ForwardReceive,
+            Action::Backward | Action::BackwardInput | Action::BackwardWeight => Stream::BackwardReceive,
+        }
+    }
+
     /// Places in a row of the last weight-gradient pass of each of its chunks, last first.
     fn last_weight_cells(&self, row: &[Cell]) -> Vec<usize> {
         let mut seen = vec![false; self.chunks.len()];
@@ -214,7 +255,7 @@ impl Lowering<'_> {
     }
 
     fn peer(&self, here: u32, there: u32) -> Peer {
-        let wide = i64::from(self.layout.data) * i64::from(self.layout.tensor);
+        let wide = i64::from(self.layout.per_position());
         Peer { role: RoleId::new(there), shift: (i64::from(there) - i64::from(here)) * wide }
     }
 }

@@ -1,12 +1,11 @@
 //! What a position holds all along, and the end of the iteration: reductions of gradients, their norm, the optimizer.
 
-use cost::memory;
-use ir::program::{Access, BufferKind, CollectiveKind, Payload, Role, Stream};
-use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, Op, ZeroStage};
+use ir::program::{Access, BufferKind, CollectiveKind, HostCopy, Payload, Role, Stream};
+use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, Op};
 
-use super::Lowering;
 use super::emit::Emitter;
 use super::groups::axis_index;
+use super::{Lowering, OverReplicas};
 
 /// Resident buffers of a role.
 pub(super) struct StateBuffers {
@@ -22,9 +21,7 @@ impl StateBuffers {
     pub(super) fn new(lowering: &Lowering<'_>, position: u32, role: &mut Role) -> Self {
         let shape = lowering.shape();
         let held = || lowering.chunks.iter().filter(|chunk| chunk.stage.raw() == position);
-        let parameters = held().map(|chunk| memory::parameters(shape, chunk)).sum();
-        let stepped = held().map(|chunk| memory::stepped_parameters(shape, chunk)).sum();
-        let (weights, gradients, optimizer) = memory::state(shape, parameters, stepped);
+        let [weights, gradients, optimizer] = crate::state::bytes(shape, held());
         let buffers = Self {
             weights: role.buffer(BufferKind::Weights, weights, true),
             gradients: role.buffer(BufferKind::Gradients, gradients, true),
@@ -37,81 +34,104 @@ impl StateBuffers {
 }
 
 impl Emitter<'_> {
+    /// With parameters gathered ahead: those of each chunk held, in order, before anything else. The chunk's first pass
+    /// waits for its own.
+    pub(super) fn parameters_ahead(&mut self) {
+        let lowering = self.lowering;
+        if !lowering.plan.sharing.overlap_parameters {
+            return;
+        }
+        let position = self.position;
+        let here = lowering.chunks.iter().enumerate().filter(|(_, chunk)| chunk.stage.raw() == position);
+        for chunk in here.map(|(chunk, _)| ChunkId::at(chunk)) {
+            for gather in lowering.reductions.parameters(lowering.parameters(chunk)) {
+                let id = self.over_replicas(gather, gather.payload(chunk, false), &[]);
+                self.arriving[chunk.index()].push(id);
+            }
+        }
+    }
+
     /// Issues a chunk's reduction right after its last weight-gradient pass, if the plan overlaps it and nothing of the
     /// chunk's gradients must be reduced otherwise before.
-    pub(super) fn early_reduction(&mut self, chunk: ChunkId, last: InstructionId) {
+    pub(super) fn early_reduction(&mut self, chunk: ChunkId) {
         if self.lowering.reductions.is_early(chunk.index()) {
-            self.reduction(chunk, &[last]);
+            let last = self.chain();
+            self.reduction(chunk, &last);
         }
     }
 
     pub(super) fn end_of_iteration(&mut self) {
         let lowering = self.lowering;
         let reductions = &lowering.reductions;
-        let (last, _) = self.last.expect("a position runs at least one pass");
+        let last = self.chain();
         // What the norm waits for: the last instruction of each stream that reduces.
-        let mut model = last;
+        let mut model = last.clone();
         if let Some(bytes) = reductions.replicated_bytes(self.position) {
-            model =
-                self.collective(CollectiveKind::AllReduce, Axis::Tensor, Payload::ReplicatedGradients, bytes, &[last]);
+            let payload = Payload::ReplicatedGradients;
+            model = vec![self.collective(CollectiveKind::AllReduce, Axis::Tensor, payload, bytes, &last)];
         }
         let tied = reductions.embedding().filter(|(a, b)| self.position == *a || self.position == *b);
         if let Some(bytes) = tied.and_then(|_| reductions.tied_bytes()) {
-            model = self.collective(CollectiveKind::AllReduce, Axis::Embedding, Payload::TiedGradients, bytes, &[last]);
+            let payload = Payload::TiedGradients;
+            model = vec![self.collective(CollectiveKind::AllReduce, Axis::Embedding, payload, bytes, &last)];
         }
         let mut weighted = std::mem::take(&mut self.weighted);
         weighted.sort_unstable();
-        for (chunk, _) in weighted.iter().filter(|(chunk, _)| !reductions.is_early(chunk.index())) {
-            self.reduction(*chunk, &[last, model]);
+        let mut waits = last;
+        waits.extend(model);
+        for chunk in weighted.iter().filter(|chunk| !reductions.is_early(chunk.index())) {
+            self.reduction(*chunk, &waits);
         }
-        let mut waits = vec![last, model];
         waits.extend(self.last_on(Stream::Data));
         waits.sort_unstable();
         waits.dedup();
         let gradients = (self.state.gradients, Access::Use);
         let norm = self.role.push(Op::GradientNorm, Stream::Compute, &waits, &[gradients]);
         let stepped = self.norm_and_step(norm);
-        let layout = self.lowering.layout;
-        if layout.zero == ZeroStage::Zero1 && layout.data > 1 {
-            for (chunk, _) in weighted {
-                let (_, bytes) = reductions.data_bytes(lowering.parameters(chunk));
-                self.collective(
-                    CollectiveKind::AllGather,
-                    Axis::Data,
-                    Payload::Parameters { chunk },
-                    bytes,
-                    &[stepped],
-                );
+        if !lowering.plan.sharing.overlap_parameters {
+            for chunk in weighted {
+                for gather in reductions.parameters(lowering.parameters(chunk)) {
+                    self.over_replicas(gather, gather.payload(chunk, false), &[stepped]);
+                }
             }
         }
     }
 
-    /// The norm over all ranks, then the optimizer.
+    /// The norm over all ranks, then the optimizer; in host memory, with gradients and stepped parameters copied there and
+    /// back.
     fn norm_and_step(&mut self, norm: InstructionId) -> InstructionId {
-        let layout = self.lowering.layout;
+        let (layout, position) = (self.lowering.layout, self.position);
         let mut last = norm;
         let one_number = Bytes::new(8);
-        if layout.tensor * layout.pipeline > 1 {
+        if layout.mesh.context * layout.tensor * layout.pipeline > 1 {
             last = self.collective(CollectiveKind::AllReduce, Axis::Model, Payload::GradientNorm, one_number, &[last]);
         }
-        if layout.zero == ZeroStage::Zero1 && layout.data > 1 {
-            last = self.collective(CollectiveKind::AllReduce, Axis::Data, Payload::GradientNorm, one_number, &[last]);
+        if let Some(axis) = self.lowering.reductions.norm_axis() {
+            last = self.collective(CollectiveKind::AllReduce, axis, Payload::GradientNorm, one_number, &[last]);
         }
         let accesses = [self.state.weights, self.state.gradients, self.state.optimizer].map(|b| (b, Access::Use));
-        self.role.push(Op::Optimizer, Stream::Compute, &[last], &accesses)
+        let held = self.lowering.chunks.iter().filter(|chunk| chunk.stage.raw() == position);
+        let copies = crate::state::host_copies(self.lowering.shape(), held);
+        let copy = |out, bytes| Op::HostCopy { what: HostCopy::OptimizerState, out, bytes };
+        if let Some((out, _)) = copies {
+            last = self.role.push(copy(true, out), Stream::Host, &[last], &accesses[1..2]);
+        }
+        last = self.role.push(Op::Optimizer, Stream::Compute, &[last], &accesses);
+        if let Some((_, back)) = copies {
+            last = self.role.push(copy(false, back), Stream::Host, &[last], &accesses[..1]);
+        }
+        last
     }
 
-    /// The reduction of a chunk's gradients over replicas, if there are several.
+    /// The reductions of a chunk's gradients over replicas, if there are several.
     fn reduction(&mut self, chunk: ChunkId, waits: &[InstructionId]) {
-        if self.lowering.layout.data < 2 {
-            return;
+        for one in self.lowering.reductions.gradients(self.lowering.parameters(chunk)) {
+            self.over_replicas(one, one.payload(chunk, true), waits);
         }
-        let kind = match self.lowering.layout.zero {
-            ZeroStage::Zero0 => CollectiveKind::AllReduce,
-            ZeroStage::Zero1 => CollectiveKind::ReduceScatter,
-        };
-        let (bytes, _) = self.lowering.reductions.data_bytes(self.lowering.parameters(chunk));
-        self.collective(kind, Axis::Data, Payload::Gradients { chunk }, bytes, waits);
+    }
+
+    fn over_replicas(&mut self, one: OverReplicas, payload: Payload, waits: &[InstructionId]) -> InstructionId {
+        self.collective(one.kind, one.axis, payload, one.bytes, waits)
     }
 
     fn collective(
@@ -122,19 +142,14 @@ impl Emitter<'_> {
         bytes: Bytes,
         waits: &[InstructionId],
     ) -> InstructionId {
-        let stream = match payload {
-            Payload::Gradients { .. } | Payload::Parameters { .. } => Stream::Data,
-            Payload::Activation { .. }
-            | Payload::ReplicatedGradients
-            | Payload::TiedGradients
-            | Payload::GradientNorm => Stream::Tensor,
-        };
-        let buffer = match payload {
-            Payload::Gradients { .. } | Payload::ReplicatedGradients | Payload::TiedGradients => {
-                Some(self.state.gradients)
+        let (stream, buffer) = match payload {
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => (Stream::Data, Some(self.state.gradients)),
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => (Stream::Data, Some(self.state.weights)),
+            Payload::ReplicatedGradients | Payload::TiedGradients => (Stream::Tensor, Some(self.state.gradients)),
+            Payload::GradientNorm => (Stream::Tensor, None),
+            Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => {
+                panic!("{payload:?} is of a pass")
             }
-            Payload::Parameters { .. } => Some(self.state.weights),
-            Payload::Activation { .. } | Payload::GradientNorm => None,
         };
         let uses = buffer.map(|buffer| (buffer, Access::Use));
         let mut waits = waits.to_vec();

@@ -8,6 +8,7 @@ mod colour;
 mod emit;
 mod end;
 mod groups;
+mod held;
 mod reductions;
 mod template;
 
@@ -15,18 +16,19 @@ mod template;
 mod tests;
 
 use cost::memory;
-use ir::counts::{Shape, message_bytes};
+use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
 use ir::grid::{Action, Grid};
 use ir::program::{Chunk, Direction, Layout, RankSet};
 use ir::{Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, Workload};
 
+use crate::axes;
 use crate::layout::{chunks, layout};
 use crate::legality;
 use crate::schedules::{self, Order};
 use emit::Emitter;
 use groups::Groups;
-pub(crate) use reductions::Reductions;
-pub(crate) use template::Templates;
+pub(crate) use reductions::{OverReplicas, Reductions};
+pub(crate) use template::{Runs, Templates, runs};
 
 /// Whether like ranks share a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +97,10 @@ impl<'a> Lowering<'a> {
     ) -> Result<Self, Vec<Problem>> {
         let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
         let shape = Shape { model, workload, layout };
-        let templates = chunks.iter().map(|chunk| Templates::new(shape, chunk)).collect();
+        let templates = chunks
+            .iter()
+            .map(|chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule)))
+            .collect();
         let receives = receives(&grid, chunks);
         Ok(Self {
             plan,
@@ -115,9 +120,10 @@ impl<'a> Lowering<'a> {
         Shape { model: self.model, workload: self.workload, layout: self.layout }
     }
 
-    /// Parameters that one rank holds of a chunk.
-    fn parameters(&self, chunk: ChunkId) -> u64 {
-        memory::parameters(self.shape(), &self.chunks[chunk.index()])
+    /// Parameters that one rank holds of a chunk before any division over replicas.
+    fn parameters(&self, chunk: ChunkId) -> HeldParameters {
+        let chunk = &self.chunks[chunk.index()];
+        held_parameters(self.shape(), chunk, chunk.all_units())
     }
 
     /// Pairs of positions between which activations go.
@@ -130,16 +136,16 @@ impl<'a> Lowering<'a> {
     }
 
     fn program(&self, folding: Folding, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
-        let embedding = self.reductions.embedding();
-        let classes = colour::classes(self.plan, cluster, &self.edges(), embedding);
-        let groups = Groups::new(self.plan, &classes, embedding);
+        let axes = axes::groups(self.layout, self.model.variants.experts.is_some(), self.reductions.embedding());
+        let classes = colour::classes(self.plan, cluster, &self.edges(), &axes);
+        let groups = Groups::new(&axes, &classes);
         let world = u32::try_from(classes.len()).expect("a world checked by legality");
         let (role_of, members) = match folding {
             Folding::Folded => (classes.clone(), members(&classes)),
             Folding::Flat => ((0..world).collect(), (0..world).map(|rank| RankSet::run(rank, 1, 1)).collect()),
         };
         let lists = (0..self.layout.pipeline).map(|position| Emitter::new(self, position).emit()).collect::<Vec<_>>();
-        let wide = self.layout.data * self.layout.tensor;
+        let wide = self.layout.per_position();
         let list_of = |ranks: &RankSet| &lists[(ranks.first().raw() / wide) as usize];
         let total = members.iter().map(|ranks| list_of(ranks).instructions().len() as u64).sum::<u64>();
         if total > MOST_INSTRUCTIONS {
@@ -168,7 +174,7 @@ impl<'a> Lowering<'a> {
         let device = self.plan.device(ranks.first());
         let kind = cluster.device_kind(cluster.place(device).device_kind);
         let mut role = list.relabelled(ranks, map);
-        role.buffers[end::RESERVE].bytes = memory::reserve(kind);
+        role.buffers[end::RESERVE].bytes = memory::reserve(kind, memory::MemoryKind::Reserved);
         role
     }
 }
@@ -200,7 +206,7 @@ fn resolve(op: Op, first: u32, role_of: &[u32], groups: &Groups) -> Op {
             peer.role = role(peer.shift);
             Op::Receive { peer, message, bytes }
         }
-        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => op,
+        Op::Compute { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => op,
     }
 }
 

@@ -1,8 +1,12 @@
 //! Which gradients are reduced over whom, and when: the same for the program and for the closed form.
 
-use ir::counts::{Shape, gradient_bytes, parameter_bytes, partial_gradient_parameters, payload_bytes};
-use ir::program::{Chunk, Layout, Payload, Unit};
-use ir::{Bytes, Model, Workload, ZeroStage};
+use ir::counts::{
+    HeldParameters, Shape, chunk_partial_gradient_parameters, gradient_bytes, parameter_bytes, payload_bytes,
+};
+use ir::program::{Chunk, CollectiveKind, Layout, Payload};
+use ir::{Axis, Bytes, ChunkId, Model, Workload, ZeroStage};
+
+use crate::axes::Sharding;
 
 /// The reductions of one plan's iteration.
 #[derive(Clone, Debug)]
@@ -10,8 +14,31 @@ pub(crate) struct Reductions<'a> {
     shape: Shape<'a>,
     overlap: bool,
     chunks: &'a [Chunk],
+    sharding: Sharding,
     /// By position: parameters whose gradient each tensor rank has only for its part of the sequence.
     partial: Vec<u64>,
+}
+
+/// One collective over replicas at the end (or the beginning) of an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OverReplicas {
+    pub(crate) kind: CollectiveKind,
+    pub(crate) axis: Axis,
+    /// Whether of experts, else of all others.
+    pub(crate) experts: bool,
+    pub(crate) bytes: Bytes,
+}
+
+impl OverReplicas {
+    /// What it moves, as gradients or as parameters of a chunk.
+    pub(crate) const fn payload(&self, chunk: ChunkId, gradients: bool) -> Payload {
+        match (gradients, self.experts) {
+            (true, false) => Payload::Gradients { chunk },
+            (true, true) => Payload::ExpertGradients { chunk },
+            (false, false) => Payload::Parameters { chunk },
+            (false, true) => Payload::ExpertParameters { chunk },
+        }
+    }
 }
 
 impl<'a> Reductions<'a> {
@@ -24,15 +51,12 @@ impl<'a> Reductions<'a> {
     ) -> Self {
         let shape = Shape { model, workload, layout };
         let mut partial = vec![0; layout.pipeline as usize];
-        if layout.sequence_parallel && layout.tensor > 1 {
-            let one = |unit| partial_gradient_parameters(shape, unit);
-            let layer = one(Unit::AttentionNorm(0)) + one(Unit::MlpNorm(0));
+        if layout.tensor > 1 {
             for chunk in chunks {
-                let last = if chunk.head { one(Unit::FinalNorm) } else { 0 };
-                partial[chunk.stage.index()] += u64::from(chunk.layers) * layer + last;
+                partial[chunk.stage.index()] += chunk_partial_gradient_parameters(shape, chunk);
             }
         }
-        Self { shape, overlap, chunks, partial }
+        Self { shape, overlap, chunks, sharding: Sharding::of(layout), partial }
     }
 
     /// The positions that must agree on the gradient of a tied embedding: those of the first and last chunk, if they
@@ -50,25 +74,79 @@ impl<'a> Reductions<'a> {
         self.overlap && !tied && self.replicated_bytes(chunk.stage.raw()).is_none()
     }
 
+    /// Whether only a rank's part of the gradients is left after each pass (ZeRO-2 and 3).
+    fn scattered(&self) -> u64 {
+        match self.shape.layout.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => 1,
+            ZeroStage::Zero2 | ZeroStage::Zero3 => u64::from(self.sharding.ranks),
+        }
+    }
+
     /// Bytes of the gradients that each tensor rank of a position has only for its part of the sequence (norms, under
     /// sequence parallelism); `None` where there are none.
     pub(crate) fn replicated_bytes(&self, position: u32) -> Option<Bytes> {
-        let held = self.partial[position as usize];
-        (held > 0).then(|| gradient_bytes(held))
+        let held = self.partial[position as usize].div_ceil(self.scattered());
+        (held > 0).then(|| gradient_bytes(self.shape, held))
     }
 
     /// Bytes of the gradient of the tied embedding; `None` where nothing is tied across positions.
     pub(crate) fn tied_bytes(&self) -> Option<Bytes> {
-        self.embedding().map(|_| payload_bytes(self.shape, Payload::TiedGradients))
+        let whole = self.embedding().map(|_| payload_bytes(self.shape, Payload::TiedGradients))?;
+        Some(Bytes::new(whole.get().div_ceil(self.scattered())))
     }
 
-    /// Bytes of the gradients and of the weights of a chunk of `parameters` parameters, as collectives over replicas
-    /// move them (padded under ZeRO-1).
-    pub(crate) fn data_bytes(&self, parameters: u64) -> (Bytes, Bytes) {
-        let moved = match self.shape.layout.zero {
-            ZeroStage::Zero0 => parameters,
-            ZeroStage::Zero1 => parameters.next_multiple_of(u64::from(self.shape.layout.data)),
+    /// Reductions of a chunk's gradients over replicas, in order (padded where they are divided). Under ZeRO-2 and 3 only
+    /// copies of shards are left to be summed.
+    pub(crate) fn gradients(&self, held: HeldParameters) -> Vec<OverReplicas> {
+        let layout = self.shape.layout;
+        let Sharding { ranks, copies, axis } = self.sharding;
+        let mut found = Vec::with_capacity(3);
+        let mut push = |kind, axis, experts, members: u32, parameters: u64| {
+            if members > 1 && parameters > 0 {
+                found.push(OverReplicas { kind, axis, experts, bytes: gradient_bytes(self.shape, parameters) });
+            }
         };
-        (gradient_bytes(moved), parameter_bytes(self.shape, moved))
+        let padded = held.common.next_multiple_of(u64::from(ranks));
+        if layout.zero == ZeroStage::Zero1 {
+            push(CollectiveKind::ReduceScatter, axis, false, ranks, padded);
+        }
+        push(CollectiveKind::AllReduce, Axis::Replica, false, copies, padded / u64::from(ranks));
+        let copies = layout.expert_replicas();
+        match layout.zero {
+            ZeroStage::Zero0 => push(CollectiveKind::AllReduce, Axis::ExpertReplica, true, copies, held.experts),
+            ZeroStage::Zero1 => {
+                let padded = held.experts.next_multiple_of(u64::from(copies));
+                push(CollectiveKind::ReduceScatter, Axis::ExpertReplica, true, copies, padded);
+            }
+            ZeroStage::Zero2 | ZeroStage::Zero3 => {}
+        }
+        found
+    }
+
+    /// Gathers of a chunk's stepped parameters, in order: under ZeRO-1 and 2.
+    pub(crate) fn parameters(&self, held: HeldParameters) -> Vec<OverReplicas> {
+        let layout = self.shape.layout;
+        match layout.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero3 => return Vec::new(),
+            ZeroStage::Zero1 | ZeroStage::Zero2 => {}
+        }
+        let parts = [
+            (self.sharding.axis, false, self.sharding.ranks, held.common),
+            (Axis::ExpertReplica, true, layout.expert_shard(), held.experts),
+        ];
+        let divided = parts.into_iter().filter(|(.., ranks, held)| *ranks > 1 && *held > 0);
+        divided
+            .map(|(axis, experts, ranks, held)| OverReplicas {
+                kind: CollectiveKind::AllGather,
+                axis,
+                experts,
+                bytes: parameter_bytes(self.shape, held.next_multiple_of(u64::from(ranks))),
+            })
+            .collect()
+    }
+
+    /// The axis over which squared norms of shards add up; see [`Sharding::norm_axis`].
+    pub(crate) fn norm_axis(&self) -> Option<Axis> {
+        self.sharding.norm_axis(self.shape.layout)
     }
 }

@@ -1,12 +1,14 @@
-//! The ops of each pass of each chunk with their bytes: computed once, emitted for every microbatch.
+//! The ops of each pass of each chunk with what they do to memory: computed once, emitted for every microbatch.
 
 use cost::memory;
 use ir::Bytes;
+use ir::Schedule;
 use ir::counts::Shape;
 use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
 
-use crate::passes::{PassOp, collective_bytes, pass_ops};
+use super::held::{Amounts, cover};
+use crate::passes::{Moves, PassOp, pass_ops};
 
 /// A buffer that outlives its instruction, by its number among those of one microbatch in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -20,12 +22,37 @@ pub(super) struct Held {
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) op: PassOp,
-    /// Of a collective.
-    pub(super) bytes: Bytes,
     /// Needed only while it runs.
     pub(super) workspace: Bytes,
     pub(super) allocates: Vec<Held>,
     pub(super) frees: Vec<u32>,
+}
+
+/// Which backward passes a schedule runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Runs {
+    whole: bool,
+    split: bool,
+}
+
+impl Runs {
+    /// Whether it runs this pass.
+    pub(crate) const fn has(self, action: Action) -> bool {
+        match action {
+            Action::Forward => true,
+            Action::Backward => self.whole,
+            Action::BackwardInput | Action::BackwardWeight => self.split,
+        }
+    }
+}
+
+/// The passes that a schedule runs.
+pub(crate) const fn runs(schedule: &Schedule) -> Runs {
+    match schedule {
+        Schedule::GPipe | Schedule::OneForwardOneBackward => Runs { whole: true, split: false },
+        Schedule::ZeroBubbleH1 => Runs { whole: false, split: true },
+        Schedule::Explicit(_) => Runs { whole: true, split: true },
+    }
 }
 
 /// The passes of a chunk.
@@ -37,87 +64,76 @@ pub(crate) struct Templates {
     pub(super) slots: u32,
 }
 
+/// Buffers of one order of passes: forward and backward, or forward, input and weight gradients.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    taken: u32,
+    /// Kept by forward passes, with the units that it is of.
+    living: Vec<(u32, UnitRange)>,
+    logits: Option<u32>,
+}
+
 impl Templates {
-    pub(crate) fn new(shape: Shape<'_>, chunk: &Chunk) -> Self {
-        let mut forward = steps(shape, chunk, Action::Forward);
-        let mut slots = 0;
-        let mut kept: Vec<(Held, UnitRange)> = Vec::new();
-        let mut logits = None;
-        for step in &mut forward {
-            let PassOp::Compute { units, .. } = step.op else { continue };
-            hold(step, &mut slots, BufferKind::Activations, memory::kept(shape, chunk, units), |held| {
-                kept.push((held, units));
-            });
-            if covers(units, head_position(chunk)) {
-                hold(step, &mut slots, BufferKind::Logits, memory::logits(shape, chunk), |held| logits = Some(held));
+    pub(crate) fn new(shape: Shape<'_>, chunk: &Chunk, overlap_gradients: bool, runs: Runs) -> Self {
+        let mut amounts = Amounts::new(shape, chunk);
+        let mut steps = |action| {
+            if !runs.has(action) {
+                return Vec::new();
             }
-        }
-        let (mut whole, mut input) =
-            (steps(shape, chunk, Action::Backward), steps(shape, chunk, Action::BackwardInput));
-        let mut weight = steps(shape, chunk, Action::BackwardWeight);
-        let (mut after_whole, mut after_input) = (slots, slots);
-        for (steps, slots, split) in [(&mut whole, &mut after_whole, false), (&mut input, &mut after_input, true)] {
-            let mut living = kept.clone();
-            for step in steps.iter_mut() {
-                let PassOp::Compute { pass, units } = step.op else { continue };
-                let (kind, bytes) = match pass {
-                    Pass::Recompute => (BufferKind::Activations, memory::recomputed(shape, chunk, units)),
-                    Pass::BackwardInput => (BufferKind::Activations, memory::left_for_weights(shape, chunk, units)),
-                    Pass::Forward | Pass::Backward | Pass::BackwardWeight => continue,
+            let step = |op| {
+                let workspace = match op {
+                    PassOp::Compute { pass, units } => amounts.workspace(pass, units),
+                    PassOp::Collective { .. } | PassOp::HostCopy { .. } => Bytes::ZERO,
                 };
-                hold(step, slots, kind, bytes, |held| living.push((held, units)));
-            }
-            if let Some(held) = logits {
-                free(steps, held.slot, head_position(chunk).expect("logits without a head"));
-            }
-            for (held, units) in living {
-                if split {
-                    weight[0].frees.push(held.slot);
-                } else {
-                    free(steps, held.slot, units.start);
+                Step { op, workspace, allocates: Vec::new(), frees: Vec::new() }
+            };
+            pass_ops(shape, chunk, overlap_gradients, action).into_iter().map(step).collect::<Vec<_>>()
+        };
+        let (mut forward, mut whole) = (steps(Action::Forward), steps(Action::Backward));
+        let (mut input, mut weight) = (steps(Action::BackwardInput), steps(Action::BackwardWeight));
+        let mut up = Slots::default();
+        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk));
+        let mut down = up.clone();
+        if runs.whole {
+            down.backward(&mut whole, None, &mut amounts, chunk);
+        }
+        let mut split = up;
+        if runs.split {
+            split.backward(&mut input, Some(&mut weight), &mut amounts, chunk);
+        }
+        Self { steps: [forward, whole, input, weight], slots: down.taken.max(split.taken) }
+    }
+
+    /// Memory of all passes by kind of buffer, relative to what was held before: at the peak, and after it. What runs beside
+    /// a compute counts as if it lasted as long.
+    pub(crate) fn memory<const N: usize>(&self, kinds: &[BufferKind; N]) -> [([i64; N], [i64; N]); 4] {
+        let place = |kind: BufferKind| kinds.iter().position(|k| *k == kind).expect("a kind of a pass's buffers");
+        let mut known = vec![(0, 0i64); self.slots as usize];
+        let [forward, whole, input, weight] = &self.steps;
+        let mut walk = |steps: &[Step]| {
+            let (mut now, mut peak, mut most) = ([0i64; N], [0i64; N], 0);
+            let mut beside: Vec<u32> = Vec::new();
+            for step in steps {
+                for held in &step.allocates {
+                    known[held.slot as usize] = (place(held.kind), size(held.bytes));
+                    now[place(held.kind)] += size(held.bytes);
+                }
+                now[place(BufferKind::Workspace)] += size(step.workspace);
+                if now.iter().sum::<i64>() > most {
+                    (peak, most) = (now, now.iter().sum::<i64>());
+                }
+                now[place(BufferKind::Workspace)] -= size(step.workspace);
+                beside.extend_from_slice(&step.frees);
+                if !step.op.is_beside() {
+                    for slot in beside.drain(..) {
+                        let (kind, bytes) = known[slot as usize];
+                        now[kind] -= bytes;
+                    }
                 }
             }
-        }
-        Self { steps: [forward, whole, input, weight], slots: after_whole.max(after_input) }
-    }
-
-    /// The ops of a pass.
-    pub(crate) fn ops(&self, action: Action) -> impl Iterator<Item = PassOp> + Clone + '_ {
-        self.steps(action).iter().map(|step| step.op)
-    }
-
-    /// Memory of a pass by kind of buffer, relative to what was held before: at its peak, and after it.
-    pub(crate) fn memory<const N: usize>(&self, action: Action, kinds: &[BufferKind; N]) -> ([i64; N], [i64; N]) {
-        let size = |bytes: Bytes| i64::try_from(bytes.get()).expect("a buffer of less than 2^63 bytes");
-        let place = |kind: BufferKind| kinds.iter().position(|k| *k == kind).expect("a kind of a pass's buffers");
-        let (mut now, mut peak) = ([0i64; N], [0i64; N]);
-        for step in self.steps(action) {
-            for held in &step.allocates {
-                now[place(held.kind)] += size(held.bytes);
-            }
-            let workspace = &mut now[place(BufferKind::Workspace)];
-            *workspace += size(step.workspace);
-            if now.iter().sum::<i64>() > peak.iter().sum::<i64>() {
-                peak = now;
-            }
-            now[place(BufferKind::Workspace)] -= size(step.workspace);
-            for slot in &step.frees {
-                let held = self.held(*slot, action);
-                now[place(held.kind)] -= size(held.bytes);
-            }
-        }
-        (peak, now)
-    }
-
-    /// What a slot holds when a pass frees it.
-    fn held(&self, slot: u32, action: Action) -> Held {
-        let before: &[Action] = match action {
-            Action::Forward => &[Action::Forward],
-            Action::Backward => &[Action::Forward, Action::Backward],
-            Action::BackwardInput | Action::BackwardWeight => &[Action::Forward, Action::BackwardInput],
+            (peak, now)
         };
-        let allocated = before.iter().flat_map(|action| self.steps(*action)).flat_map(|step| &step.allocates);
-        *allocated.into_iter().find(|held| held.slot == slot).expect("freed without being allocated")
+        [walk(forward), walk(whole), walk(input), walk(weight)]
     }
 
     pub(super) fn steps(&self, action: Action) -> &[Step] {
@@ -131,40 +147,119 @@ impl Templates {
     }
 }
 
-fn steps(shape: Shape<'_>, chunk: &Chunk, action: Action) -> Vec<Step> {
-    let step = |op| {
-        let (bytes, workspace) = match op {
-            PassOp::Compute { pass, units } => (Bytes::ZERO, memory::workspace(shape, chunk, pass, units)),
-            PassOp::Collective { tensor, .. } => (collective_bytes(shape, tensor), Bytes::ZERO),
-        };
-        Step { op, bytes, workspace, allocates: Vec::new(), frees: Vec::new() }
-    };
-    pass_ops(chunk, shape.layout, action).into_iter().map(step).collect()
+fn size(bytes: Bytes) -> i64 {
+    i64::try_from(bytes.get()).expect("a buffer of less than 2^63 bytes")
+}
+
+impl Slots {
+    fn hold(&mut self, step: &mut Step, kind: BufferKind, bytes: Bytes) -> Option<u32> {
+        if bytes == Bytes::ZERO {
+            return None;
+        }
+        let slot = self.taken;
+        self.taken += 1;
+        step.allocates.push(Held { slot, kind, bytes });
+        Some(slot)
+    }
+
+    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes) {
+        let head = head_position(chunk);
+        for step in steps.iter_mut() {
+            match step.op {
+                PassOp::Compute { units, .. } => {
+                    let slot = self.hold(step, BufferKind::Activations, amounts.kept(units));
+                    self.living.extend(slot.map(|slot| (slot, units)));
+                    if head.is_some_and(|head| covers(units, head)) {
+                        self.logits = self.hold(step, BufferKind::Logits, logits);
+                    }
+                }
+                PassOp::HostCopy { units: gone, .. } => {
+                    let leaves = |(_, units): &(u32, UnitRange)| covers(gone, units.start);
+                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, _)| *slot));
+                    self.living.retain(|held| !leaves(held));
+                }
+                PassOp::Collective { .. } => {}
+            }
+        }
+        self.gathered(steps, chunk, &[Pass::Forward]);
+    }
+
+    fn backward(
+        &mut self,
+        steps: &mut [Step],
+        weight: Option<&mut Vec<Step>>,
+        amounts: &mut Amounts<'_>,
+        chunk: &Chunk,
+    ) {
+        for step in steps.iter_mut() {
+            let (bytes, units) = match step.op {
+                PassOp::Compute { pass: Pass::Recompute, units } => (amounts.recomputed(units), units),
+                PassOp::Compute { pass: Pass::BackwardInput, units } => (amounts.left_for_weights(units), units),
+                PassOp::HostCopy { units, bytes, .. } => (bytes, units),
+                PassOp::Compute { .. } | PassOp::Collective { .. } => continue,
+            };
+            let slot = self.hold(step, BufferKind::Activations, bytes);
+            self.living.extend(slot.map(|slot| (slot, units)));
+        }
+        self.gathered(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
+        let last = cover(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
+        if let Some(slot) = self.logits {
+            let head = head_position(chunk).expect("logits without a head");
+            steps[last[head as usize]].frees.push(slot);
+        }
+        let living = std::mem::take(&mut self.living);
+        match weight {
+            None => {
+                for (slot, units) in living {
+                    steps[last[units.start as usize]].frees.push(slot);
+                }
+                self.scattered(steps, chunk, Pass::Backward);
+            }
+            Some(weight) => {
+                let last = cover(weight, chunk, &[Pass::BackwardWeight]);
+                for (slot, units) in living {
+                    weight[last[units.start as usize]].frees.push(slot);
+                }
+                self.scattered(weight, chunk, Pass::BackwardWeight);
+            }
+        }
+    }
+
+    /// Gathered parameters are there from their collective to the last instruction of their units.
+    fn gathered(&mut self, steps: &mut [Step], chunk: &Chunk, passes: &[Pass]) {
+        let mut last: Option<Vec<usize>> = None;
+        for place in 0..steps.len() {
+            let PassOp::Collective { moves: Moves::Parameters { units, .. }, bytes, .. } = steps[place].op else {
+                continue;
+            };
+            let last = last.get_or_insert_with(|| cover(steps, chunk, passes));
+            let end = (units.start..units.end).map(|unit| last[unit as usize]).max().expect("a part has units");
+            if let Some(slot) = self.hold(&mut steps[place], BufferKind::Communication, bytes) {
+                steps[end].frees.push(slot);
+            }
+        }
+    }
+
+    /// Whole gradients of a part are there from the first instruction that adds to them to their scattering.
+    fn scattered(&mut self, steps: &mut [Step], chunk: &Chunk, pass: Pass) {
+        let mut last: Option<Vec<usize>> = None;
+        for place in 0..steps.len() {
+            let PassOp::Collective { moves: Moves::Gradients { units, .. }, bytes, .. } = steps[place].op else {
+                continue;
+            };
+            let last = last.get_or_insert_with(|| cover(steps, chunk, &[pass]));
+            let first = (units.start..units.end).map(|unit| last[unit as usize]).min().expect("a part has units");
+            if let Some(slot) = self.hold(&mut steps[first], BufferKind::Gradients, bytes) {
+                steps[place].frees.push(slot);
+            }
+        }
+    }
 }
 
 fn head_position(chunk: &Chunk) -> Option<u32> {
     chunk.head.then(|| chunk.units() - 2).inspect(|position| debug_assert_eq!(chunk.unit(*position), Unit::Head))
 }
 
-fn covers(units: UnitRange, position: Option<u32>) -> bool {
-    position.is_some_and(|position| (units.start..units.end).contains(&position))
-}
-
-fn hold(step: &mut Step, slots: &mut u32, kind: BufferKind, bytes: Bytes, mut found: impl FnMut(Held)) {
-    if bytes == Bytes::ZERO {
-        return;
-    }
-    let held = Held { slot: *slots, kind, bytes };
-    *slots += 1;
-    step.allocates.push(held);
-    found(held);
-}
-
-/// The backward step that covers a position is the last that needs what was kept from there on up.
-fn free(steps: &mut [Step], slot: u32, position: u32) {
-    let last = steps.iter_mut().rev().find(|step| match step.op {
-        PassOp::Compute { pass: Pass::Backward | Pass::BackwardInput, units } => covers(units, Some(position)),
-        PassOp::Compute { .. } | PassOp::Collective { .. } => false,
-    });
-    last.expect("a unit without a backward pass").frees.push(slot);
+fn covers(units: UnitRange, position: u32) -> bool {
+    (units.start..units.end).contains(&position)
 }

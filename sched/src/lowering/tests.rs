@@ -2,7 +2,7 @@ use ir::program::unfold::unfold;
 use ir::{Fabric, NodeGroup, NodeKindId, Op, Schedule, VerifiedProgram};
 
 use super::*;
-use crate::testing::{dgx, gpt3, node, plan, processor_time, random_case, small_model, workload};
+use crate::testing::{dgx, gpt3, node, plan, processor_time, random_case, random_wide_case, small_model, workload};
 
 fn shown(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -11,8 +11,8 @@ fn shown(problems: &[Problem]) -> String {
 #[test]
 fn random_legal_plans_lower_to_sound_programs_folded_and_flat() {
     let mut roles = 0;
-    for seed in 0..400 {
-        let (plan, model, work, cluster) = random_case(seed);
+    for seed in 0..800 {
+        let (plan, model, work, cluster) = if seed < 400 { random_case(seed) } else { random_wide_case(seed) };
         let say = |what: &str| format!("seed {seed}: {what}\n{plan:#?}");
         let folded = lower(&plan, &model, &work, &cluster).unwrap_or_else(|p| panic!("{}", say(&shown(&p))));
         let flat = lower_as(Folding::Flat, &plan, &model, &work, &cluster).unwrap();
@@ -73,7 +73,7 @@ fn unlike_loads_split_roles() {
     let like = plan(&model, &work, [4, 2, 4, 1], Schedule::OneForwardOneBackward);
     assert_eq!(lower(&like, &model, &work, &cluster).unwrap().roles.len(), 4);
     // Two of four nodes under a leaf: the boundaries between leaves are others than those inside.
-    cluster.fabric = Fabric { leaf_nodes: 2, oversubscription: 1.0 };
+    cluster.fabric = Fabric { leaf_nodes: 2, ..Fabric::one_switch() };
     assert_eq!(lower(&like, &model, &work, &cluster).unwrap().roles.len(), 4);
     // A slower kind of node for the last stage changes no one else.
     cluster.device_kinds.push(crate::testing::device("other", 40));
@@ -116,7 +116,7 @@ fn leaf_switches_tell_ranks_apart_only_where_they_hold_up() {
     let plan = plan(&model, &work, [12, 4, 2, 1], Schedule::OneForwardOneBackward);
     let mut cluster = dgx(12);
     // Five nodes under a leaf: the stages' borders are not the leaves'.
-    cluster.fabric = Fabric { leaf_nodes: 5, oversubscription: 1.0 };
+    cluster.fabric = Fabric { leaf_nodes: 5, ..Fabric::one_switch() };
     assert_eq!(lower(&plan, &model, &work, &cluster).unwrap().roles.len(), 2);
     cluster.fabric.oversubscription = 4.0;
     let split = lower(&plan, &model, &work, &cluster).unwrap();

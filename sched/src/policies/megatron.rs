@@ -146,6 +146,8 @@ impl Search<'_, '_> {
             zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
             overlap_gradients: data > 1,
             collective: CollectiveAlgorithm::Automatic,
+            mesh: ir::Mesh::default(),
+            sharing: ir::Sharing::default(),
             placement: Vec::new(),
         }
     }
@@ -234,7 +236,7 @@ fn chosen(plan: &Plan, prediction: &Prediction, over: &[(Plan, Prediction)], use
 }
 
 /// "12 % slower: bubble 21 % against 8 %", and what differs.
-fn why_slower(plan: &Plan, prediction: &Prediction, best: &Plan, winner: &Prediction) -> String {
+pub(super) fn why_slower(plan: &Plan, prediction: &Prediction, best: &Plan, winner: &Prediction) -> String {
     let slower = prediction.iteration.seconds() / winner.iteration.seconds().max(1e-12) - 1.0;
     let mut causes = Vec::new();
     let (here, there) = (prediction.bubble_rate.unwrap_or(0.0), winner.bubble_rate.unwrap_or(0.0));
@@ -312,6 +314,8 @@ fn nothing_fits(
             zero: ZeroStage::Zero0,
             overlap_gradients: false,
             collective: CollectiveAlgorithm::Automatic,
+            mesh: ir::Mesh::default(),
+            sharing: ir::Sharing::default(),
             placement: Vec::new(),
         };
         crate::nearest(&whole, ask.model, ask.workload, ask.cluster)

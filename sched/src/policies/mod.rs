@@ -1,11 +1,13 @@
 //! Planners: what decides before a run.
 
+mod exhaustive;
 mod manual;
 mod megatron;
 
 #[cfg(test)]
 mod tests;
 
+pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
 pub use megatron::Megatron;
 

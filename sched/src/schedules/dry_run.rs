@@ -23,6 +23,8 @@ pub struct CellTimes {
     pub forward_message: Vec<u64>,
     /// The gradient from chunk `c + 1` to chunk `c`, where they sit on different rows.
     pub backward_message: Vec<u64>,
+    /// Before this, counted from the beginning, no pass of the chunk begins.
+    pub ready: Vec<u64>,
 }
 
 impl CellTimes {
@@ -42,18 +44,23 @@ impl CellTimes {
             backward_weight: all(passes[3]),
             forward_message: all(message),
             backward_message: all(message),
+            ready: all(0),
+        }
+    }
+    /// How long each chunk's passes of a kind take.
+    #[must_use]
+    pub fn by_action(&self, action: Action) -> &[u64] {
+        match action {
+            Action::Forward => &self.forward,
+            Action::Backward => &self.backward,
+            Action::BackwardInput => &self.backward_input,
+            Action::BackwardWeight => &self.backward_weight,
         }
     }
     /// How long a cell takes.
     #[must_use]
     pub fn of(&self, cell: Cell) -> u64 {
-        let table = match cell.action {
-            Action::Forward => &self.forward,
-            Action::Backward => &self.backward,
-            Action::BackwardInput => &self.backward_input,
-            Action::BackwardWeight => &self.backward_weight,
-        };
-        table[cell.chunk.index()]
+        self.by_action(cell.action)[cell.chunk.index()]
     }
 }
 
@@ -124,13 +131,13 @@ impl Order {
     /// If a chunk appears on no row.
     pub fn of(grid: &Grid, chunks: u32) -> Result<Self, Stuck> {
         let times = CellTimes::uniform(chunks, [1, 2, 1, 1], 0);
-        let mut run = Run::new(grid, chunks, &times, false);
+        let mut run = Run::new(grid, chunks, [&times], false);
         let total: usize = grid.rows.iter().map(Vec::len).sum();
         let mut done: Vec<(u64, u32, u32)> = Vec::with_capacity(total);
         while done.len() < total {
             let before = done.len();
             for row in 0..grid.rows.len() {
-                while let Some(end) = run.step(row) {
+                while let Some([end]) = run.step(row) {
                     let place = run.ends[row].len() - 1;
                     done.push((end, index(row), index(place)));
                 }
@@ -150,12 +157,28 @@ impl Order {
 /// If `order` is not that of the grid.
 #[must_use]
 pub fn dry_run(grid: &Grid, chunks: u32, order: &Order, times: &CellTimes) -> DryRun {
+    let run = dry_runs(grid, chunks, order, [times]);
+    let ends = run.ends.into_iter().map(|row| row.into_iter().map(|[end]| end).collect()).collect();
+    DryRun { ends, last_message: run.last_message[0] }
+}
+
+/// The same for several times at once: of each cell and of the last message one end for each.
+pub(crate) struct DryRuns<const N: usize> {
+    pub(crate) ends: Vec<Vec<[u64; N]>>,
+    pub(crate) last_message: [u64; N],
+}
+
+/// Runs a complete grid in its order with each of `times`: one walk over the cells for all of them.
+///
+/// # Panics
+/// If `order` is not that of the grid.
+pub(crate) fn dry_runs<const N: usize>(grid: &Grid, chunks: u32, order: &Order, times: [&CellTimes; N]) -> DryRuns<N> {
     let mut run = Run::new(grid, chunks, times, true);
     for &(row, place) in &order.cells {
         let ran = run.step(row as usize);
         assert!(ran.is_some(), "cell {place} of row {row} is out of order");
     }
-    DryRun { ends: run.ends, last_message: run.last_message }
+    DryRuns { ends: run.ends, last_message: run.last_message }
 }
 
 fn index(n: usize) -> u32 {
@@ -165,30 +188,30 @@ fn index(n: usize) -> u32 {
 /// Not yet.
 const UNKNOWN: u64 = u64::MAX;
 
-struct Run<'a> {
+struct Run<'a, const N: usize> {
     grid: &'a Grid,
-    times: &'a CellTimes,
+    times: [&'a CellTimes; N],
     /// The row of each chunk.
     rows: Vec<usize>,
     microbatches: usize,
     chunks: usize,
     /// When the input of a forward or backward pass is there, by chunk and microbatch.
-    forward_input: Vec<u64>,
-    backward_input: Vec<u64>,
+    forward_input: Vec<[u64; N]>,
+    backward_input: Vec<[u64; N]>,
     /// When a chunk's forward (input-gradient) pass ended, for what follows on the same chunk.
-    forward_end: Vec<u64>,
-    input_end: Vec<u64>,
+    forward_end: Vec<[u64; N]>,
+    input_end: Vec<[u64; N]>,
     /// When the streams of a row are free: forward send, forward receive, backward send, backward receive.
-    streams: Vec<[u64; 4]>,
+    streams: Vec<[[u64; N]; 4]>,
     /// Whether messages wait for each other on streams.
     queue: bool,
-    clock: Vec<u64>,
-    ends: Vec<Vec<u64>>,
-    last_message: u64,
+    clock: Vec<[u64; N]>,
+    ends: Vec<Vec<[u64; N]>>,
+    last_message: [u64; N],
 }
 
-impl<'a> Run<'a> {
-    fn new(grid: &'a Grid, chunks: u32, times: &'a CellTimes, queue: bool) -> Self {
+impl<'a, const N: usize> Run<'a, N> {
+    fn new(grid: &'a Grid, chunks: u32, times: [&'a CellTimes; N], queue: bool) -> Self {
         let rows = chunk_rows(grid, chunks)
             .into_iter()
             .enumerate()
@@ -196,9 +219,9 @@ impl<'a> Run<'a> {
             .collect::<Vec<_>>();
         let microbatches = grid.rows.iter().flatten().map(|cell| cell.microbatch.index() + 1).max().unwrap_or(0);
         let chunks = chunks as usize;
-        let unknown = vec![UNKNOWN; chunks * microbatches];
+        let unknown = vec![[UNKNOWN; N]; chunks * microbatches];
         let mut forward_input = unknown.clone();
-        forward_input[..microbatches.min(chunks * microbatches)].fill(0);
+        forward_input[..microbatches.min(chunks * microbatches)].fill([0; N]);
         Self {
             grid,
             times,
@@ -209,11 +232,11 @@ impl<'a> Run<'a> {
             backward_input: unknown.clone(),
             forward_end: unknown.clone(),
             input_end: unknown,
-            streams: vec![[0; 4]; grid.rows.len()],
+            streams: vec![[[0; N]; 4]; grid.rows.len()],
             queue,
-            clock: vec![0; grid.rows.len()],
+            clock: vec![[0; N]; grid.rows.len()],
             ends: grid.rows.iter().map(|row| Vec::with_capacity(row.len())).collect(),
-            last_message: 0,
+            last_message: [0; N],
         }
     }
 
@@ -222,25 +245,29 @@ impl<'a> Run<'a> {
     }
 
     /// When what a cell waits for is there, beside its row.
-    fn ready(&self, cell: Cell) -> u64 {
+    fn ready(&self, cell: Cell) -> [u64; N] {
         let at = self.at(cell);
         match cell.action {
             Action::Forward => self.forward_input[at],
             Action::Backward | Action::BackwardInput if cell.chunk.index() + 1 == self.chunks => self.forward_end[at],
-            Action::Backward | Action::BackwardInput if self.forward_end[at] == UNKNOWN => UNKNOWN,
+            Action::Backward | Action::BackwardInput if self.forward_end[at][0] == UNKNOWN => [UNKNOWN; N],
             Action::Backward | Action::BackwardInput => self.backward_input[at],
             Action::BackwardWeight => self.input_end[at],
         }
     }
 
     /// Runs the next cell of a row if it can, and says when it ended.
-    fn step(&mut self, row: usize) -> Option<u64> {
+    fn step(&mut self, row: usize) -> Option<[u64; N]> {
         let &cell = self.grid.rows[row].get(self.ends[row].len())?;
         let ready = self.ready(cell);
-        if ready == UNKNOWN {
+        if ready[0] == UNKNOWN {
             return None;
         }
-        let end = self.clock[row].max(ready) + self.times.of(cell);
+        let clock = self.clock[row];
+        let end = std::array::from_fn(|of| {
+            let ready = ready[of].max(self.times[of].ready[cell.chunk.index()]);
+            clock[of].max(ready) + self.times[of].of(cell)
+        });
         self.clock[row] = end;
         self.ends[row].push(end);
         let (at, chunk) = (self.at(cell), cell.chunk.index());
@@ -248,14 +275,14 @@ impl<'a> Run<'a> {
             Action::Forward => {
                 self.forward_end[at] = end;
                 if chunk + 1 < self.chunks {
-                    let (to, time) = (self.rows[chunk + 1], self.times.forward_message[chunk]);
+                    let (to, time) = (self.rows[chunk + 1], self.times.map(|times| times.forward_message[chunk]));
                     self.forward_input[at + self.microbatches] = self.send(row, to, [0, 1], end, time);
                 }
             }
             Action::Backward | Action::BackwardInput => {
                 self.input_end[at] = end;
                 if let Some(previous) = chunk.checked_sub(1) {
-                    let (to, time) = (self.rows[previous], self.times.backward_message[previous]);
+                    let (to, time) = (self.rows[previous], self.times.map(|times| times.backward_message[previous]));
                     self.backward_input[at - self.microbatches] = self.send(row, to, [2, 3], end, time);
                 }
             }
@@ -264,15 +291,17 @@ impl<'a> Run<'a> {
         Some(end)
     }
 
-    fn send(&mut self, from: usize, to: usize, streams: [usize; 2], produced: u64, time: u64) -> u64 {
+    fn send(&mut self, from: usize, to: usize, streams: [usize; 2], produced: [u64; N], time: [u64; N]) -> [u64; N] {
         if from == to || !self.queue {
             return produced;
         }
-        let begin = produced.max(self.streams[from][streams[0]]).max(self.streams[to][streams[1]]);
-        let end = begin + time;
+        let (sent, received) = (self.streams[from][streams[0]], self.streams[to][streams[1]]);
+        let end = std::array::from_fn(|of| produced[of].max(sent[of]).max(received[of]) + time[of]);
         self.streams[from][streams[0]] = end;
         self.streams[to][streams[1]] = end;
-        self.last_message = self.last_message.max(end);
+        for (last, end) in self.last_message.iter_mut().zip(end) {
+            *last = end.max(*last);
+        }
         end
     }
 
@@ -281,7 +310,7 @@ impl<'a> Run<'a> {
             let (chunk, microbatch) = (cell.chunk.raw(), cell.microbatch.raw());
             match cell.action {
                 Action::Forward => format!("the forward pass of microbatch {microbatch} through chunk {}", chunk - 1),
-                Action::Backward | Action::BackwardInput if self.forward_end[self.at(cell)] == UNKNOWN => {
+                Action::Backward | Action::BackwardInput if self.forward_end[self.at(cell)][0] == UNKNOWN => {
                     format!("the forward pass of microbatch {microbatch} through its own chunk")
                 }
                 Action::Backward | Action::BackwardInput => {

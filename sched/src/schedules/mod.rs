@@ -14,6 +14,7 @@ mod zero_bubble_h1;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use dry_run::dry_runs;
 pub use dry_run::{CellTimes, DryRun, Order, Stuck, dry_run};
 pub use explicit::chunk_rows;
 pub use interleaved::{group_size, rows as interleaved_rows, warm_up};

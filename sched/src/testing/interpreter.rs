@@ -65,10 +65,11 @@ fn lanes(folded: &Program, cost: &CostModel) -> Vec<Lane> {
     let mut state = State {
         program: &program,
         cost,
+        prices: cost.prepare(program.shape()),
         ends: program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect(),
         issued: program.roles.iter().map(|role| vec![0; role.instructions().len()]).collect(),
         starts: program.roles.iter().map(|role| vec![0; role.instructions().len()]).collect(),
-        next: vec![[0; 7]; program.roles.len()],
+        next: vec![[0; Stream::ALL.len()]; program.roles.len()],
         met: FxHashMap::default(),
         collectives: FxHashMap::default(),
     };
@@ -99,11 +100,12 @@ fn lanes(folded: &Program, cost: &CostModel) -> Vec<Lane> {
 struct State<'a> {
     program: &'a Program,
     cost: &'a CostModel,
+    prices: cost::Prices,
     ends: Vec<Vec<Option<u64>>>,
     issued: Vec<Vec<u64>>,
     starts: Vec<Vec<u64>>,
     /// By rank and stream: the first instruction that is not issued.
-    next: Vec<[usize; 7]>,
+    next: Vec<[usize; Stream::ALL.len()]>,
     met: FxHashMap<Meeting, Met>,
     collectives: FxHashMap<(usize, u32), u32>,
 }
@@ -138,6 +140,7 @@ impl State<'_> {
         let me = u32::try_from(rank).unwrap();
         let device = self.program.device(Rank::new(me));
         let kind = self.cost.cluster().place(device).device_kind;
+        let kind_of = kind;
         let shape = self.program.shape();
         let stepped = || {
             let held = self.program.chunks.iter().filter(|chunk| chunk.stage == role.stage);
@@ -148,7 +151,11 @@ impl State<'_> {
                 self.cost.compute(shape, self.program.chunk(chunk), pass, units, kind)
             }
             Op::GradientNorm => self.cost.gradient_norm(stepped(), kind),
+            Op::Optimizer if self.program.layout.sharing.offload_optimizer => {
+                self.cost.host_optimizer(stepped(), self.program.workload.precision, kind)
+            }
             Op::Optimizer => self.cost.optimizer(stepped(), self.program.workload.precision, kind),
+            Op::HostCopy { bytes, .. } => self.cost.host_copy(bytes, device),
             Op::Send { peer, message, bytes } => {
                 let other = u32::try_from(i64::from(me) + peer.shift).unwrap();
                 let price = self.cost.message(bytes, device, self.program.device(Rank::new(other)));
@@ -164,8 +171,22 @@ impl State<'_> {
             Op::Collective { kind, group, bytes, .. } => {
                 let members = self.program.groups[group.index()].instance_of(Rank::new(me)).unwrap();
                 let devices = members.iter().map(|rank| self.program.device(rank)).collect::<Vec<_>>();
-                let place = GroupPlace::of(self.cost.cluster(), &devices);
-                let price = self.cost.collective(kind, bytes, place, self.program.layout.collective);
+                let (axis, algorithm) = (self.program.groups[group.index()].axis, self.program.layout.collective);
+                // Links are not shared here but by groups alike, as in the closed form.
+                let place = match axis {
+                    ir::Axis::Embedding => GroupPlace::of(self.cost.cluster(), &devices),
+                    _ => GroupPlace::with_siblings(self.cost.cluster(), &devices),
+                };
+                let job = (&self.program.model, &self.program.workload);
+                let price = self.cost.collective_along(job, axis, kind, bytes, place, algorithm);
+                let tensor = axis == ir::Axis::Tensor;
+                let price = match role.followed(&list[at]).filter(|_| tensor) {
+                    Some((chunk, pass, units)) => {
+                        let hidden = self.prices.hidden(self.program.chunk(chunk), pass, units, kind_of);
+                        cost::exposed(price, hidden)
+                    }
+                    None => price,
+                };
                 let count = self.collectives.entry((rank, group.raw())).or_default();
                 let meeting = Meeting::Collective { group: group.raw(), first: members.first().raw(), number: *count };
                 *count += 1;

@@ -144,7 +144,7 @@ impl Graph {
                 let node = self.offsets[index] + number(position);
                 let role_number = number(index);
                 let meeting = match instruction.op {
-                    Op::Compute { .. } | Op::GradientNorm | Op::Optimizer => continue,
+                    Op::Compute { .. } | Op::GradientNorm | Op::Optimizer | Op::HostCopy { .. } => continue,
                     Op::Send { peer, message, .. } => {
                         let meetings = &mut self.meetings;
                         *sent

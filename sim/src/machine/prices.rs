@@ -2,7 +2,7 @@
 
 use cost::{CostModel, GroupPlace};
 use ir::program::{Chunk, Pass, Role, UnitRange};
-use ir::{Bytes, ChunkId, DeviceId, DeviceKindId, Op, Program};
+use ir::{Axis, Bytes, ChunkId, DeviceId, DeviceKindId, Op, Program, SimDuration};
 use rustc_hash::FxHashMap;
 
 use super::graph::{Graph, Meeting};
@@ -47,12 +47,18 @@ impl Prices {
                         cost.compute(program.shape(), program.chunk(chunk), pass, units, kind).duration.nanoseconds()
                     }),
                     Op::GradientNorm => {
-                        let (_, stepped) = role_parameters(program, role);
-                        cost.gradient_norm(stepped, kind).duration.nanoseconds()
+                        cost.gradient_norm(stepped_parameters(program, role), kind).duration.nanoseconds()
                     }
                     Op::Optimizer => {
-                        let (_, stepped) = role_parameters(program, role);
-                        cost.optimizer(stepped, program.workload.precision, kind).duration.nanoseconds()
+                        let (stepped, precision) = (stepped_parameters(program, role), program.workload.precision);
+                        let priced = match program.layout.sharing.offload_optimizer {
+                            true => cost.host_optimizer(stepped, precision, kind),
+                            false => cost.optimizer(stepped, precision, kind),
+                        };
+                        priced.duration.nanoseconds()
+                    }
+                    Op::HostCopy { bytes, .. } => {
+                        cost.host_copy(bytes, program.device(role.ranks.first())).duration.nanoseconds()
                     }
                     Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => 0,
                 };
@@ -62,9 +68,42 @@ impl Prices {
     }
 }
 
+/// What the device carries out of tensor-parallel collectives while it waits for launches; mostly nothing.
+struct Hiding {
+    prices: Option<cost::Prices>,
+    known: FxHashMap<(DeviceKindId, ChunkId, Pass, UnitRange), SimDuration>,
+}
+
+impl Hiding {
+    fn new(program: &Program, cost: &CostModel) -> Self {
+        let hides = cost.stack().constants.hidden_in_launches > 0.0;
+        Self { prices: hides.then(|| cost.prepare(program.shape())), known: FxHashMap::default() }
+    }
+
+    /// What is left of a role's collective, whose share of the links shrinks with it.
+    fn exposed(&mut self, program: &Program, cost: &CostModel, role: &Role, at: usize, whole: Transfer) -> Transfer {
+        let (Some(prices), instruction) = (&self.prices, &role.instructions()[at]) else { return whole };
+        let Op::Collective { group, .. } = instruction.op else { return whole };
+        let Some((chunk, pass, units)) =
+            role.followed(instruction).filter(|_| program.groups[group.index()].axis == Axis::Tensor)
+        else {
+            return whole;
+        };
+        let kind = device_kind(program, cost, role);
+        let hidden = *self
+            .known
+            .entry((kind, chunk, pass, units))
+            .or_insert_with(|| prices.hidden(program.chunk(chunk), pass, units, kind));
+        let alone = whole.alone.saturating_sub(hidden.nanoseconds()).max(1);
+        let wire = u128::from(whole.wire) * u128::from(alone) / u128::from(whole.alone.max(1));
+        Transfer { alone, wire: u64::try_from(wire).unwrap_or(whole.wire) }
+    }
+}
+
 fn transfers(program: &Program, graph: &Graph, cost: &CostModel) -> Vec<Transfer> {
-    let mut known: FxHashMap<(u32, ir::program::CollectiveKind, Bytes), Transfer> = FxHashMap::default();
+    let mut known: FxHashMap<(ir::Axis, u32, ir::program::CollectiveKind, Bytes), Transfer> = FxHashMap::default();
     let mut known_messages: FxHashMap<(DeviceId, DeviceId, Bytes), Transfer> = FxHashMap::default();
+    let mut hiding = Hiding::new(program, cost);
     let op_of = |node: u32| {
         let role = graph.role(node);
         let instruction = program.roles[role].instructions()[(node - graph.offsets[role]) as usize];
@@ -86,18 +125,22 @@ fn transfers(program: &Program, graph: &Graph, cost: &CostModel) -> Vec<Transfer
             Meeting::Collective { group, composition, node } => {
                 let (role, op) = op_of(node);
                 let Op::Collective { kind, bytes, .. } = op else { panic!("node {node} is no collective: {op:?}") };
-                *known.entry((composition, kind, bytes)).or_insert_with(|| {
+                let along = program.groups[group.index()].axis;
+                let whole = *known.entry((along, composition, kind, bytes)).or_insert_with(|| {
                     let instance = program.groups[group.index()]
                         .instance_of(role.ranks.first())
                         .unwrap_or_else(|| panic!("no instance of group {group} holds {}", role.ranks.first()));
                     let devices: Vec<DeviceId> = instance.iter().map(|rank| program.device(rank)).collect();
                     let place = GroupPlace::of(cost.cluster(), &devices);
-                    let algorithm = program.layout.collective;
+                    let (axis, algorithm) = (along, program.layout.collective);
+                    let job = (&program.model, &program.workload);
+                    let price = cost.collective_along(job, axis, kind, bytes, place, algorithm);
                     Transfer {
-                        alone: cost.collective(kind, bytes, place, algorithm).duration.nanoseconds(),
-                        wire: cost.wire_bytes(kind, bytes, place, algorithm).get(),
+                        alone: price.duration.nanoseconds(),
+                        wire: cost.wire_bytes_along(job, axis, kind, bytes, place, algorithm).get(),
                     }
-                })
+                });
+                hiding.exposed(program, cost, role, (node - graph.offsets[graph.role(node)]) as usize, whole)
             }
         })
         .collect()
@@ -114,13 +157,8 @@ fn device_kind(program: &Program, cost: &CostModel, role: &Role) -> DeviceKindId
     cost.cluster().place(program.device(role.ranks.first())).device_kind
 }
 
-/// Parameters held and stepped by a rank of a role.
-fn role_parameters(program: &Program, role: &Role) -> (u64, u64) {
+/// Parameters that a rank of a role steps.
+fn stepped_parameters(program: &Program, role: &Role) -> u64 {
     let chunks = program.chunks.iter().filter(|chunk: &&Chunk| chunk.stage == role.stage);
-    chunks.fold((0, 0), |(held, stepped), chunk| {
-        (
-            held + cost::memory::parameters(program.shape(), chunk),
-            stepped + cost::memory::stepped_parameters(program.shape(), chunk),
-        )
-    })
+    chunks.map(|chunk| cost::memory::stepped_parameters(program.shape(), chunk)).sum()
 }

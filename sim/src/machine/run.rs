@@ -202,10 +202,20 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
         }
     }
 
-    /// Notes what a rank of a role holds from now on.
+    /// Notes what a rank of a role holds from now on: of one instant, all that was given back and all that was taken then,
+    /// each as one change, so that the order of what happens at once is not in it.
     fn hold(&mut self, now: u64, role: usize, bytes: u64) {
+        let grows = bytes > self.in_use[role];
         self.in_use[role] = bytes;
-        self.lanes[role].memory.push((SimTime::from_nanoseconds(now), Bytes::new(bytes)));
+        let (now, bytes) = (SimTime::from_nanoseconds(now), Bytes::new(bytes));
+        if let [.., (_, before), last] = self.lanes[role].memory.as_mut_slice()
+            && last.0 == now
+            && (last.1 > *before) == grows
+        {
+            last.1 = bytes;
+        } else {
+            self.lanes[role].memory.push((now, bytes));
+        }
     }
 
     /// The first unfinished instruction that has been reached, or failing that the first unfinished one, and its partner.
@@ -235,7 +245,9 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
                 let absent = absent.map_or(role, |(role, _)| role);
                 format!("a collective waits for role{absent}")
             }
-            ir::Op::Compute { .. } | ir::Op::GradientNorm | ir::Op::Optimizer => "it was never reached".into(),
+            ir::Op::Compute { .. } | ir::Op::GradientNorm | ir::Op::Optimizer | ir::Op::HostCopy { .. } => {
+                "it was never reached".into()
+            }
         };
         (RoleId::at(role), format!("instruction {instruction} ({op:?}) cannot end: {what}"))
     }

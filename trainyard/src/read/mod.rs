@@ -4,16 +4,19 @@
 //! problem and returns `None`, and [`Table::finish`] names the keys that nobody asked for, with the nearest known one.
 
 mod table;
+mod trace;
 mod value;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use ir::{Problem, SourceSpan};
 use toml::de::DeTable;
 
-pub(crate) use table::Table;
+pub(crate) use table::{Table, UNKNOWN};
+pub(crate) use trace::{Asked, Trace, Wanted};
 pub(crate) use value::Value;
 
 /// Where each key that was read stands: `plan.tensor` to the bytes of its value.
@@ -25,11 +28,23 @@ pub(crate) struct Reader {
     file: String,
     problems: RefCell<Vec<Problem>>,
     spans: RefCell<Spans>,
+    trace: Option<Rc<RefCell<Trace>>>,
 }
 
 impl Reader {
     pub(crate) fn new(file: impl Into<String>) -> Self {
-        Self { file: file.into(), problems: RefCell::default(), spans: RefCell::default() }
+        Self { file: file.into(), problems: RefCell::default(), spans: RefCell::default(), trace: None }
+    }
+    /// A reader that notes what is asked of it, and its notes.
+    pub(crate) fn tracing(file: impl Into<String>) -> (Self, Rc<RefCell<Trace>>) {
+        let trace = Rc::<RefCell<Trace>>::default();
+        (Self { trace: Some(Rc::clone(&trace)), ..Self::new(file) }, trace)
+    }
+    /// Notes what is asked, if this reader does.
+    fn note(&self, note: impl FnOnce(&mut Trace)) {
+        if let Some(trace) = &self.trace {
+            note(&mut trace.borrow_mut());
+        }
     }
     pub(crate) fn span(&self, range: Range<usize>) -> SourceSpan {
         SourceSpan { file: self.file.clone(), range }

@@ -6,10 +6,13 @@ use std::ops::Range;
 use ir::Problem;
 use toml::de::DeTable;
 
-use super::{Reader, Value, suggest};
+use super::{Asked, Reader, Value, suggest};
 
 /// How the message of a missing key starts.
 pub(crate) const MISSING: &str = "is missing";
+
+/// The message of a key that nobody asks for.
+pub(crate) const UNKNOWN: &str = "unknown key";
 
 /// A table of a file. Every key must be asked for before [`Table::finish`].
 #[derive(Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct Table<'d> {
     path: String,
     span: Range<usize>,
     entries: &'d DeTable<'d>,
-    asked: RefCell<Vec<&'static str>>,
+    asked: RefCell<Asked>,
 }
 
 impl<'d> Table<'d> {
@@ -38,7 +41,7 @@ impl<'d> Table<'d> {
     }
     /// A value that may be absent.
     pub(crate) fn get(&self, key: &'static str) -> Option<Value<'d>> {
-        self.asked.borrow_mut().push(key);
+        self.asked.borrow_mut().keys.push(key);
         let (_, value) = self.entries.iter().find(|(name, _)| name.get_ref() == key)?;
         let path = self.path_of(key);
         self.reader.remember(&path, value.span());
@@ -47,6 +50,7 @@ impl<'d> Table<'d> {
     /// A value that must be there.
     pub(crate) fn require(&self, key: &'static str, example: &str) -> Option<Value<'d>> {
         let value = self.get(key);
+        self.asked.borrow_mut().required.insert(key);
         if value.is_none() {
             self.report(Problem::new(self.path_of(key), MISSING).hint(format!("such as `{key} = {example}`")));
         }
@@ -62,6 +66,9 @@ impl<'d> Table<'d> {
             let name = name.get_ref().to_string();
             (name.clone(), Value { reader: self.reader, path: self.path_of(&name), value })
         };
+        self.reader.note(|trace| {
+            trace.open.insert(self.path.clone());
+        });
         self.entries.iter().map(entry).collect()
     }
     /// Whether a key is written, without asking for it.
@@ -81,14 +88,15 @@ impl<'d> Table<'d> {
     }
     /// Notes every key that nobody asked for.
     pub(crate) fn finish(&self) {
-        let mut known = self.asked.borrow().clone();
+        self.reader.note(|trace| trace.tables.push((self.path.clone(), self.asked.borrow().clone())));
+        let mut known = self.asked.borrow().keys.clone();
         known.sort_unstable();
         known.dedup();
         let unknown = self.entries.iter().filter(|(name, _)| !known.contains(&name.get_ref().as_ref()));
         for (name, _) in unknown {
             let missing = known.iter().copied().filter(|key| !self.has(key));
             let hint = suggest(name.get_ref(), missing);
-            let problem = Problem::new(self.path_of(name.get_ref()), "unknown key").hint(hint);
+            let problem = Problem::new(self.path_of(name.get_ref()), UNKNOWN).hint(hint);
             self.reader.report(problem.at(self.reader.span(name.span())));
         }
     }

@@ -6,7 +6,7 @@ use ir::{Bytes, BytesPerSecond, FlopsPerSecond, Problem, SimDuration};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::{Reader, Table};
+use super::{Reader, Table, Wanted};
 
 /// A quantity as scenario files write it: a text with a unit.
 pub(crate) trait Quantity: std::str::FromStr<Err = ir::quantity::QuantityError> {
@@ -53,8 +53,12 @@ impl<'d> Value<'d> {
         self.problem(format!("must be {expected}, not {}", kind(self.value.get_ref())), hint);
         None
     }
+    fn note(&self, wanted: impl FnOnce() -> Wanted) {
+        self.reader.note(|trace| trace.value(&self.path, wanted()));
+    }
     /// A text.
     pub(crate) fn text(&self) -> Option<&'d str> {
+        self.note(|| Wanted::Text);
         let text = self.value.get_ref().as_str();
         if text.is_none() {
             return self.wrong("a text in quotes", None);
@@ -63,10 +67,12 @@ impl<'d> Value<'d> {
     }
     /// The text, without a complaint if it is none.
     pub(crate) fn as_text(&self) -> Option<&'d str> {
+        self.note(|| Wanted::Text);
         self.value.get_ref().as_str()
     }
     /// True or false.
     pub(crate) fn boolean(&self) -> Option<bool> {
+        self.note(|| Wanted::Boolean);
         let value = self.value.get_ref().as_bool();
         if value.is_none() {
             return self.wrong("true or false", None);
@@ -75,6 +81,7 @@ impl<'d> Value<'d> {
     }
     /// A whole number in a range.
     pub(crate) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        self.note(|| Wanted::Integer(*range.start(), *range.end()));
         let DeValue::Integer(written) = self.value.get_ref() else {
             return self.wrong("a whole number", None);
         };
@@ -97,6 +104,7 @@ impl<'d> Value<'d> {
     }
     /// A finite number with no unit, inside a range.
     pub(crate) fn number(&self, range: RangeInclusive<f64>) -> Option<f64> {
+        self.note(|| Wanted::Number(*range.start(), *range.end()));
         let written = match self.value.get_ref() {
             DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix()).ok().map(|n| n as f64),
             DeValue::Float(n) => n.as_str().parse::<f64>().ok(),
@@ -113,6 +121,7 @@ impl<'d> Value<'d> {
     }
     /// A quantity with its unit.
     pub(crate) fn quantity<Q: Quantity>(&self) -> Option<Q> {
+        self.note(|| Wanted::Quantity(Q::EXAMPLE));
         match self.value.get_ref() {
             DeValue::String(text) => match text.parse::<Q>() {
                 Ok(quantity) => Some(quantity),
@@ -130,9 +139,14 @@ impl<'d> Value<'d> {
             }
         }
     }
+    /// One of the values of an enum, by name.
+    pub(crate) fn one_of<T: Copy, const N: usize>(&self, all: [T; N], name: impl Fn(T) -> &'static str) -> Option<T> {
+        self.choice(&all.map(|one| (name(one), one)))
+    }
     /// One of a few words.
     pub(crate) fn choice<T: Clone>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let names = || choices.iter().map(|(name, _)| *name);
+        self.note(|| Wanted::Words(names().collect()));
         let Some(word) = self.value.get_ref().as_str() else {
             let list = names().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
             return self.wrong(&format!("one of {list}"), None);
@@ -147,6 +161,7 @@ impl<'d> Value<'d> {
     }
     /// A list.
     pub(crate) fn list(&self) -> Option<Vec<Value<'d>>> {
+        self.note(|| Wanted::List);
         let Some(array) = self.value.get_ref().as_array() else { return self.wrong("a list", None) };
         let item = |(index, value): (usize, &'d Spanned<DeValue<'d>>)| Value {
             reader: self.reader,
@@ -154,6 +169,14 @@ impl<'d> Value<'d> {
             value,
         };
         Some(array.iter().enumerate().map(item).collect())
+    }
+    /// Whether it is this word.
+    pub(crate) fn is_word(&self, word: &str) -> bool {
+        self.value.get_ref().as_str() == Some(word)
+    }
+    /// Whether it is a text.
+    pub(crate) fn is_text(&self) -> bool {
+        self.value.get_ref().is_str()
     }
     /// Whether it is a list.
     pub(crate) fn is_list(&self) -> bool {
@@ -165,6 +188,7 @@ impl<'d> Value<'d> {
     }
     /// A table.
     pub(crate) fn table(&self) -> Option<Table<'d>> {
+        self.note(|| Wanted::Table);
         let Some(entries) = self.value.get_ref().as_table() else { return self.wrong("a table", None) };
         Some(Table::new(self.reader, self.path.clone(), self.value.span(), entries))
     }

@@ -1,8 +1,14 @@
 //! What verbs return. Each serialises to JSON with `schema_version` and `verb` first and units in the names of keys.
 
+mod explain;
 mod plan;
+mod scoreboard;
+mod size;
 
+pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
+pub use scoreboard::{CalibrateRowsReport, CheckScoreboardReport, FittedStack, RestErrors};
+pub use size::{ModelRow, ModelSection, NetworkPoint, NetworkReport, SizeReport, SizeRow, SizeSection};
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,6 +56,9 @@ pub struct PlanReport {
     pub plan: PlanSummary,
     /// What is predicted of it.
     pub prediction: PredictionSummary,
+    /// What was taken in place of constants of the software stack that the catalog does not have, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack_notes: Vec<String>,
     /// Why it was chosen.
     pub reasons: Vec<String>,
     /// Other plans that were looked at, best first, with why they lost.
@@ -69,6 +78,9 @@ pub struct SimulateReport {
     pub plan: PlanSummary,
     /// Time, memory and on what they rest.
     pub prediction: PredictionSummary,
+    /// What was taken in place of constants of the software stack that the catalog does not have, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack_notes: Vec<String>,
     /// Tokens of the global batch per second.
     pub tokens_per_second: f64,
     /// The same per device.
@@ -267,6 +279,8 @@ pub struct CheckedScenario {
     pub figures: Vec<Figure>,
     /// What went wrong, where something did.
     pub message: String,
+    /// Seconds that it took.
+    pub elapsed_s: f64,
 }
 
 /// One figure and its baseline.
@@ -281,6 +295,11 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// In a line: `iteration_ms: 100.000 -> 104.200 (+4.2 %)`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!("{}: {:.3} -> {:.3} ({:+.1} %)", self.key, self.baseline, self.now, self.change() * 100.0)
+    }
     /// Relative change; positive is more.
     #[must_use]
     pub fn change(&self) -> f64 {
@@ -308,6 +327,42 @@ pub enum Verdict {
     Updated,
     /// It could not be computed.
     Failed,
+}
+
+/// What `sweep` returns; the points themselves are in its files.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepResult {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Points of the sweep.
+    pub points: u64,
+    /// Points that an earlier call had done.
+    pub resumed_at: u64,
+    /// Points of this call.
+    pub evaluated: u64,
+    /// Those of this call that are legal and fit into memory.
+    pub fitting: u64,
+    /// What predicted them.
+    pub evaluator: &'static str,
+    /// The page, for a summary.
+    #[serde(skip)]
+    pub page: reports::Document,
+    /// Files of the folder.
+    pub files: Vec<String>,
+}
+
+/// What `diff` returns.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DiffReport {
+    /// What it is.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Whether nothing differs.
+    pub same: bool,
+    /// What does.
+    #[serde(flatten)]
+    pub diff: reports::diff::Diff,
 }
 
 /// What `doctor` returns.

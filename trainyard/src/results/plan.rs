@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::{Candidate, CollectiveAlgorithm, Plan, Prediction, Recompute, ZeroStage};
+use ir::{Candidate, CollectiveAlgorithm, Mesh, Plan, Prediction, Recompute, Sharing, SimDuration};
 use serde::Serialize;
 
 use crate::words;
@@ -28,16 +28,24 @@ pub struct PlanSummary {
     pub layers_per_stage: Vec<Vec<u32>>,
     /// Recomputation of each position.
     pub recompute: Vec<Recompute>,
+    /// Layers of each chunk that it concerns, by position; `null` means all.
+    pub recompute_layers: Vec<Option<u32>>,
     /// Sequences of a microbatch.
     pub microbatch_size: u32,
     /// Microbatches on a replica.
     pub microbatches: u32,
     /// ZeRO stage.
-    pub zero: u8,
+    pub zero: u32,
     /// Overlap of gradient reduction.
     pub overlap_gradients: bool,
     /// Algorithm of the gradient collectives.
     pub collective: CollectiveAlgorithm,
+    /// Degrees beyond data, tensor and pipeline.
+    #[serde(flatten)]
+    pub mesh: Mesh,
+    /// Division and overlap beyond `zero` and `overlap_gradients`.
+    #[serde(flatten)]
+    pub sharing: Sharing,
 }
 
 impl PlanSummary {
@@ -54,14 +62,14 @@ impl PlanSummary {
             schedule: words::schedule(plan),
             layers_per_stage: plan.stages.iter().map(|stage| stage.layers.clone()).collect(),
             recompute: plan.stages.iter().map(|stage| stage.recompute).collect(),
+            recompute_layers: plan.stages.iter().map(|stage| stage.recompute_layers).collect(),
             microbatch_size: plan.microbatch_size,
             microbatches: plan.microbatches,
-            zero: match plan.zero {
-                ZeroStage::Zero0 => 0,
-                ZeroStage::Zero1 => 1,
-            },
+            zero: plan.zero.number(),
             overlap_gradients: plan.overlap_gradients,
             collective: plan.collective,
+            mesh: plan.mesh,
+            sharing: plan.sharing,
         }
     }
 }
@@ -71,6 +79,11 @@ impl PlanSummary {
 pub struct PredictionSummary {
     /// One iteration.
     pub iteration_ms: f64,
+    /// Where nine of ten measured iterations should lie, least and most; `null` where the cost model does not know how far
+    /// it is off.
+    pub interval_ms: Option<[f64; 2]>,
+    /// Where the iteration's time goes, along the position that decides when it ends; adds up to it.
+    pub breakdown_ms: BTreeMap<&'static str, f64>,
     /// `1 - work / longest stage span`, optimizer excluded.
     pub bubble_rate: Option<f64>,
     /// Per pipeline position.
@@ -101,8 +114,14 @@ pub struct BasisSummary {
     pub measured: f64,
     /// Between measured points, or from a fit.
     pub interpolated: f64,
-    /// From a formula.
+    /// From a formula over known constants.
     pub analytic: f64,
+    /// From constants that nothing was measured for.
+    pub assumed: f64,
+}
+
+fn milliseconds(duration: SimDuration) -> f64 {
+    duration.seconds() * 1e3
 }
 
 impl PredictionSummary {
@@ -117,13 +136,21 @@ impl PredictionSummary {
             moment: memory.moment.clone(),
         };
         Self {
-            iteration_ms: prediction.iteration.seconds() * 1e3,
+            iteration_ms: milliseconds(prediction.iteration),
+            interval_ms: prediction.interval.map(|(least, most)| [milliseconds(least), milliseconds(most)]),
+            breakdown_ms: prediction
+                .breakdown
+                .parts()
+                .into_iter()
+                .map(|(activity, time)| (activity.name(), milliseconds(time)))
+                .collect(),
             bubble_rate: prediction.bubble_rate,
             memory: prediction.memory.iter().map(memory).collect(),
             basis: BasisSummary {
                 measured: prediction.basis.measured,
                 interpolated: prediction.basis.interpolated,
                 analytic: prediction.basis.analytic,
+                assumed: prediction.basis.assumed,
             },
         }
     }

@@ -3,7 +3,7 @@
 
 use ir::{Cluster, DeviceKindId, Fabric, Link, NodeGroup, NodeKind, NodeKindId, Problem};
 
-use crate::catalog::{Catalog, counted};
+use crate::catalog::{Catalog, counted, fabric_entry};
 use crate::read::{Table, Value, suggest};
 
 /// The most devices that a cluster may have. Larger ones have never been built, and ranks are numbered in 32 bits.
@@ -15,23 +15,44 @@ const EXAMPLE: &str = "\"32 x dgx-h100\"";
 pub(super) fn read(root: &Table<'_>, catalog: &Catalog) -> Option<Cluster> {
     let value = root.require("cluster", EXAMPLE)?;
     if value.as_text().is_some() || value.is_list() {
-        return assemble(&value, catalog, Fabric { leaf_nodes: 0, oversubscription: 1.0 });
+        return assemble(&value, catalog, Fabric::one_switch());
     }
     let table = value.table()?;
     let nodes = table.require("nodes", EXAMPLE);
-    let fabric = table.table("fabric").map_or(Some(Fabric { leaf_nodes: 0, oversubscription: 1.0 }), |t| fabric(&t));
+    let fabric = table.get("fabric").map_or_else(|| Some(Fabric::one_switch()), |v| fabric(&v, catalog));
     table.finish();
     assemble(&nodes?, catalog, fabric?)
 }
 
-fn fabric(table: &Table<'_>) -> Option<Fabric> {
-    let leaf_nodes = table.get("leaf_nodes").map_or(Some(0), |v| v.count_from(0));
-    let oversubscription = table.get("oversubscription").map_or(Some(1.0), |v| v.number(1.0..=1000.0));
-    table.finish();
-    Some(Fabric { leaf_nodes: leaf_nodes?, oversubscription: oversubscription? })
+/// A fabric of the catalog by its name, or one written out.
+fn fabric(value: &Value<'_>, catalog: &Catalog) -> Option<Fabric> {
+    let entry = match value.as_text() {
+        None => fabric_entry(String::new(), value)?,
+        Some(name) => {
+            let found = catalog.fabric(name).cloned();
+            if found.is_none() {
+                let hint = suggest(name, catalog.fabrics.iter().map(|f| f.name.as_str()));
+                value.problem(format!("there is no fabric `{name}`"), Some(hint));
+            }
+            found?
+        }
+    };
+    let up_link = match &entry.up_link {
+        None => None,
+        Some(wanted) => {
+            let found = catalog.link(wanted).cloned();
+            if found.is_none() {
+                let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
+                missing(value, &format!("{}.up_link", value.path()), "link", wanted, hint);
+            }
+            Some(found?)
+        }
+    };
+    Some(Fabric { leaf_nodes: entry.leaf_nodes, oversubscription: entry.oversubscription, up_link })
 }
 
-fn assemble(nodes: &Value<'_>, catalog: &Catalog, fabric: Fabric) -> Option<Cluster> {
+/// The cluster of a list of nodes, or of one.
+pub(super) fn assemble(nodes: &Value<'_>, catalog: &Catalog, fabric: Fabric) -> Option<Cluster> {
     let items = if nodes.is_list() { nodes.list()? } else { vec![nodes.clone()] };
     let mut cluster = Cluster { device_kinds: Vec::new(), node_kinds: Vec::new(), groups: Vec::new(), fabric };
     let mut sound = true;

@@ -22,15 +22,24 @@ pub enum CostChoice {
 
 /// The name under which problems of a calibration written into the scenario appear.
 const INLINE: &str = "cost.calibration";
+/// The same of a catalog of stacks.
+const INLINE_STACKS: &str = "cost.stack_catalog";
 
-/// Reads `[cost]`.
-pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
-    let Some(table) = root.table("cost") else { return Some(CostChoice::Calibration { file: None }) };
+/// Name and text of a file.
+type Text = (String, String);
+
+/// Reads `[cost]`: the source of durations, and a catalog of stacks before the project's own, which only counts if the
+/// scenario names its stack.
+pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Option<(CostChoice, Option<Text>)> {
+    let Some(table) = root.table("cost") else { return Some((CostChoice::Calibration { file: None }, None)) };
     let source = table.get("source").map_or(Some(false), |v| v.choice(&[("calibration", false), ("pass-table", true)]));
     let choice = match source {
         None => None,
-        Some(true) => pass_table(&table).map(CostChoice::PassTable),
-        Some(false) => calibration(&table, sight),
+        Some(true) => pass_table(&table).map(|passes| (CostChoice::PassTable(passes), None)),
+        Some(false) => {
+            let (choice, stacks) = (calibration(&table, sight), stacks(&table, sight, stack_named));
+            choice.zip(stacks)
+        }
     };
     if source.is_some() {
         table.finish();
@@ -49,6 +58,34 @@ fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
         (None, None) => None,
     };
     Some(CostChoice::Calibration { file })
+}
+
+fn stacks(table: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Option<Option<Text>> {
+    let (written, text) = match (table.get("stacks"), table.get("stack_catalog")) {
+        (None, None) => return Some(None),
+        (Some(_), Some(text)) => {
+            text.problem("a file of stacks and one written out exclude each other", None);
+            return None;
+        }
+        (Some(file), None) => {
+            let text = sight.read(Path::new(file.text()?), &file)?;
+            (file, text)
+        }
+        (None, Some(value)) => {
+            let text = (INLINE_STACKS.to_owned(), value.text()?.to_owned());
+            (value, text)
+        }
+    };
+    if !stack_named {
+        unnamed(&written);
+        return None;
+    }
+    Some(Some(text))
+}
+
+fn unnamed(value: &Value<'_>) {
+    let hint = "name the software as the file does: [training] stack = \"megatron\"";
+    value.problem("a catalog of stacks says nothing of a job whose stack is not named", Some(hint.to_owned()));
 }
 
 fn pass_table(table: &Table<'_>) -> Option<PassTable> {

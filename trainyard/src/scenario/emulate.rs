@@ -39,7 +39,7 @@ fn link(table: &Table<'_>, name: &str) -> Option<Link> {
     let bandwidth = table.require("bandwidth", "\"1Gbps\"").and_then(|v| v.quantity());
     let latency = table.require("latency", "\"100us\"").and_then(|v| v.quantity());
     table.finish();
-    Some(Link { name: name.to_owned(), bandwidth: bandwidth?, latency: latency? })
+    Some(Link { name: name.to_owned(), bandwidth: bandwidth?, latency: latency?, efficiency: None })
 }
 
 /// One factor for all devices, or one per device in the order of the cluster.

@@ -28,19 +28,24 @@ mod emulate;
 pub(crate) mod model;
 mod plan;
 mod print;
+mod schema;
+mod size;
 #[cfg(test)]
 mod tests;
 mod training;
 
 use std::cell::RefCell;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ir::{Cluster, Model, Problem, Workload};
 
 pub use self::cost::CostChoice;
 pub use data::{DataChoice, ReportChoice, ReportFormat};
-pub use plan::{PlanChoice, PlanKeys, PolicyName};
+pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
+pub use schema::schema;
+pub use size::{SizeChoice, SizeQuestion};
+pub use training::StackChoice;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, InputError};
@@ -65,6 +70,8 @@ pub struct Scenario {
     pub model: Model,
     /// How; its seed is the scenario's.
     pub workload: Workload,
+    /// In what software.
+    pub stack: StackChoice,
     /// The plan, or who decides it.
     pub plan: PlanChoice,
     /// On what durations rest.
@@ -73,6 +80,8 @@ pub struct Scenario {
     pub data: DataChoice,
     /// What is written.
     pub report: ReportChoice,
+    /// What is to be reached, for `size`.
+    pub size: Option<SizeChoice>,
 }
 
 /// A scenario with the texts that it came from.
@@ -147,12 +156,11 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
 /// # Errors
 /// Every problem of the file and of the files that it names.
 pub fn load(path: &Path) -> Result<Loaded, Error> {
-    let file = if path.is_dir() { path.join("scenario.toml") } else { path.to_owned() };
+    let (file, base) = folder_of(path);
     let text = read_text(&file).map_err(|what| {
         let problem = Problem::new(file.display().to_string(), format!("cannot read the scenario: {what}"));
         Error::Input(InputError { problems: vec![problem], sources: Sources::default() })
     })?;
-    let base = file.parent().unwrap_or(Path::new("")).to_owned();
     let mut loaded = parse(&file.display().to_string(), &text, &base)?;
     if loaded.scenario.name.is_empty() {
         loaded.scenario.name = name_of(&file);
@@ -160,8 +168,15 @@ pub fn load(path: &Path) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
+/// A scenario's file, and the folder where its relative paths start.
+pub(crate) fn folder_of(path: &Path) -> (PathBuf, PathBuf) {
+    let file = if path.is_dir() { path.join("scenario.toml") } else { path.to_owned() };
+    let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+    (file, folder)
+}
+
 /// The name of a scenario that has none: its folder's if the file is called `scenario.toml`, else the file's.
-fn name_of(file: &Path) -> String {
+pub(crate) fn name_of(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default();
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let folder = absolute.parent().and_then(Path::file_name);
@@ -211,15 +226,18 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
     catalog.add_tables(root);
     let cluster = emulate::apply(root, cluster::read(root, &catalog));
     let model = model::read(root, &catalog, sight);
-    let workload = training::read(root, cluster.as_ref(), seed.unwrap_or(0));
+    let training = training::read(root, cluster.as_ref(), seed.unwrap_or(0));
+    let (workload, stack) = training.unzip();
     if let (Some(model), Some(workload)) = (&model, &workload) {
         let problems = workload.problems().into_iter().chain(workload.problems_with(model));
         problems.for_each(|problem| root.reader.report_placed(problem));
     }
     let plan = plan::read(root, cluster.as_ref(), model.as_ref(), workload.as_ref(), sight);
-    let cost = self::cost::read(root, sight);
+    let cost = self::cost::read(root, sight, stack.as_ref().is_none_or(|stack| stack.name.is_some()));
+    let (cost, catalog_of_stacks) = cost.unzip();
     let data = data::read(root, sight);
     let report = data::read_report(root);
+    let size = size::read(root, &catalog, cluster.as_ref());
     seed?;
     Some(Scenario {
         name: name?,
@@ -227,9 +245,11 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         cluster: cluster?,
         model: model?,
         workload: workload?,
+        stack: StackChoice { catalog: catalog_of_stacks?, ..stack? },
         plan: plan?,
         cost: cost?,
         data: data?,
         report: report?,
+        size: size?,
     })
 }

@@ -2,11 +2,19 @@
 
 use std::fmt::Display;
 
-use ir::{Link, Model, Plan, Positions, Recompute, Schedule, Workload, ZeroStage};
+use ir::{
+    Experts, GatedDelta, LatentAttention, LayerRun, Link, Mamba, Model, Plan, Positions, Recipe, Recompute, Schedule,
+    Variants, Workload,
+};
 use toml::{Table, Value};
 
-use super::plan::{COLLECTIVES, RECOMPUTES, schedule_word};
-use super::{CostChoice, DataChoice, PlanChoice, PlanKeys, SCHEMA_VERSION, Scenario, data, model, training};
+mod size;
+
+use size::{models_table, size_table};
+
+use super::plan::{ALL, MANUAL, OFFLOADED, schedule_word};
+use super::training::NO_CLIPPING;
+use super::{CostChoice, DataChoice, Offload, PlanChoice, PlanKeys, SCHEMA_VERSION, Scenario, StackChoice, data};
 
 fn text(value: impl Display) -> Value {
     Value::String(value.to_string())
@@ -36,13 +44,17 @@ impl Scenario {
             ("seed", Value::Integer(i64::try_from(self.workload.seed).unwrap_or(i64::MAX))),
             ("cluster", self.cluster_table().into()),
             ("model", model_table(&self.model).into()),
-            ("training", training_table(&self.workload).into()),
+            ("training", training_table(&self.workload, &self.stack).into()),
             ("plan", plan_table(&self.plan).into()),
-            ("cost", cost_table(&self.cost).into()),
+            ("cost", cost_table(&self.cost, &self.stack).into()),
             ("data", data_table(&self.data).into()),
         ]);
         let formats = self.report.formats.iter().map(|format| word(&data::FORMATS, format)).collect();
         root.insert("report".to_owned(), table([("formats", Value::Array(formats))]).into());
+        if let Some(size) = &self.size {
+            root.insert("size".to_owned(), size_table(size).into());
+            root.insert("models".to_owned(), models_table(&size.models).into());
+        }
         self.add_kinds(&mut root);
         toml::to_string(&root).expect("plain tables")
     }
@@ -52,12 +64,15 @@ impl Scenario {
             table([("kind", text(kind)), ("count", number(group.count))]).into()
         };
         let fabric = &self.cluster.fabric;
-        let fabric = table([
+        let mut written = table([
             ("leaf_nodes", number(fabric.leaf_nodes)),
             ("oversubscription", Value::Float(fabric.oversubscription)),
         ]);
+        if let Some(link) = &fabric.up_link {
+            written.insert("up_link".to_owned(), text(&link.name));
+        }
         let nodes = self.cluster.groups.iter().map(group).collect();
-        table([("nodes", Value::Array(nodes)), ("fabric", fabric.into())])
+        table([("nodes", Value::Array(nodes)), ("fabric", written.into())])
     }
     /// The tables of devices, links and nodes that the cluster is made of. Links of one name that differ get numbers.
     fn add_kinds(&self, root: &mut Table) {
@@ -72,9 +87,24 @@ impl Scenario {
             });
             text(&names[index])
         };
+        // First, so that its name stays as the cluster's table says it.
+        if let Some(link) = &self.cluster.fabric.up_link {
+            name_of(link);
+        }
         let mut nodes = Table::new();
-        for kind in &self.cluster.node_kinds {
-            let devices = kind.devices.iter().map(|d| text(&self.cluster.device_kind(*d).name)).collect();
+        let mut of_devices = Table::new();
+        let asked = self.size.iter().flat_map(|size| &size.kinds);
+        let kinds =
+            std::iter::once(&self.cluster).chain(asked).flat_map(|of| of.node_kinds.iter().map(move |kind| (of, kind)));
+        for (of, kind) in kinds {
+            // The scenario's own come first and count: emulation may have changed them.
+            for device in &of.device_kinds {
+                of_devices.entry(device.name.as_str()).or_insert_with(|| device_table(device).into());
+            }
+            if nodes.contains_key(&kind.name) {
+                continue;
+            }
+            let devices = kind.devices.iter().map(|d| text(&of.device_kind(*d).name)).collect();
             let entry = table([
                 ("devices", Value::Array(devices)),
                 ("domain_size", number(kind.domain_size)),
@@ -85,10 +115,12 @@ impl Scenario {
             ]);
             nodes.insert(kind.name.clone(), entry.into());
         }
-        let devices = self.cluster.device_kinds.iter().map(|kind| (kind.name.clone(), device_table(kind).into()));
-        root.insert("devices".to_owned(), Value::Table(devices.collect()));
+        root.insert("devices".to_owned(), of_devices.into());
         let links = links.iter().zip(&names).map(|(link, name)| {
-            let entry = table([("bandwidth", text(link.bandwidth)), ("latency", text(link.latency))]);
+            let mut entry = table([("bandwidth", text(link.bandwidth)), ("latency", text(link.latency))]);
+            if let Some(efficiency) = link.efficiency {
+                entry.insert("efficiency".to_owned(), Value::Float(efficiency));
+            }
             (name.clone(), entry.into())
         });
         root.insert("links".to_owned(), Value::Table(links.collect()));
@@ -106,20 +138,26 @@ fn device_table(kind: &ir::DeviceKind) -> Table {
         ("multiprocessors", number(kind.multiprocessors)),
         ("slowdown", Value::Float(kind.slowdown)),
     ]);
+    if let Some(watts) = kind.tdp_watts {
+        entry.insert("tdp".to_owned(), text(format_args!("{watts}W")));
+    }
     if let Some(price) = kind.usd_per_hour {
         entry.insert("usd_per_hour".to_owned(), Value::Float(price));
+    }
+    if let Some(source) = &kind.price_source {
+        entry.insert("price_source".to_owned(), text(source));
     }
     entry.insert("source".to_owned(), text(&kind.source));
     entry
 }
 
 fn model_table(model: &Model) -> Table {
-    let (norm, mlp) = model::words(model);
     let positions = match model.positions {
         Positions::Rope { theta } => table([("rope", table([("theta", Value::Float(theta))]).into())]),
         Positions::Learned { maximum } => table([("learned", table([("maximum", number(maximum))]).into())]),
+        Positions::None => table([("none", true.into())]),
     };
-    table([
+    let mut entries = table([
         ("name", text(&model.name)),
         ("hidden", number(model.hidden)),
         ("layers", number(model.layers)),
@@ -128,18 +166,122 @@ fn model_table(model: &Model) -> Table {
         ("head_dim", number(model.head_dim)),
         ("ffn", number(model.ffn)),
         ("vocabulary", number(model.vocabulary)),
-        ("norm", text(norm)),
+        ("norm", text(model.norm.name())),
         ("norm_epsilon", Value::Float(model.norm_epsilon)),
-        ("mlp", text(mlp)),
+        ("mlp", text(model.mlp.name())),
         ("qkv_bias", model.qkv_bias.into()),
         ("projection_bias", model.projection_bias.into()),
         ("mlp_bias", model.mlp_bias.into()),
         ("tied_head", model.tied_head.into()),
         ("positions", positions.into()),
+    ]);
+    entries.extend(variants_table(&model.variants));
+    entries
+}
+
+/// What layers have beyond plain attention and a dense feed-forward part: what is not there is not written.
+fn variants_table(variants: &Variants) -> Table {
+    let plain = Variants::default();
+    let mut entries = Table::new();
+    let mut put = |key: &str, there: bool, value: Value| {
+        if there {
+            entries.insert(key.to_owned(), value);
+        }
+    };
+    let Variants { query_key_norm, branch_norms, parallel_branches, .. } = *variants;
+    put("query_key_norm", query_key_norm != plain.query_key_norm, text(query_key_norm.name()));
+    put("gated_attention", variants.gated_attention, true.into());
+    put("attention_sinks", variants.attention_sinks, true.into());
+    put("branch_norms", branch_norms != plain.branch_norms, text(branch_norms.name()));
+    put("parallel_branches", parallel_branches != plain.parallel_branches, text(parallel_branches.name()));
+    put("exact_gelu", variants.exact_gelu, true.into());
+    put("head_bias", variants.head_bias, true.into());
+    put("plain_norms", variants.plain_norms, true.into());
+    put("window", variants.window.is_some(), number(variants.window.unwrap_or_default()));
+    let mut put_sizes = |key: &str, sizes: Option<Table>| put(key, sizes.is_some(), sizes.unwrap_or_default().into());
+    put_sizes("latent", variants.latent.map(latent_table));
+    put_sizes("mamba", variants.mamba.map(mamba_table));
+    put_sizes("delta", variants.delta.map(delta_table));
+    put_sizes("experts", variants.experts.map(experts_table));
+    let run = |run: &LayerRun| {
+        let mixer = ("mixer", text(run.mixer.name()));
+        table([("layers", number(run.layers)), mixer, ("feed_forward", text(run.feed_forward.name()))]).into()
+    };
+    put("pattern", !variants.pattern.is_empty(), Value::Array(variants.pattern.iter().map(run).collect()));
+    entries
+}
+
+fn latent_table(latent: LatentAttention) -> Table {
+    let mut entries = Table::new();
+    if let Some(rank) = latent.query_rank {
+        entries.insert("query_rank".to_owned(), number(rank));
+    }
+    entries.extend(table([
+        ("kv_rank", number(latent.kv_rank)),
+        ("plain_head_dim", number(latent.plain_head_dim)),
+        ("rotary_head_dim", number(latent.rotary_head_dim)),
+        ("value_head_dim", number(latent.value_head_dim)),
+    ]));
+    entries
+}
+
+fn mamba_table(mamba: Mamba) -> Table {
+    table([
+        ("inner", number(mamba.inner)),
+        ("state", number(mamba.state)),
+        ("convolution", number(mamba.convolution)),
+        ("step_rank", number(mamba.step_rank)),
+        ("normalised", mamba.normalised.into()),
     ])
 }
 
-fn training_table(workload: &Workload) -> Table {
+fn delta_table(delta: GatedDelta) -> Table {
+    table([
+        ("key_heads", number(delta.key_heads)),
+        ("key_head_dim", number(delta.key_head_dim)),
+        ("value_heads", number(delta.value_heads)),
+        ("value_head_dim", number(delta.value_head_dim)),
+        ("convolution", number(delta.convolution)),
+    ])
+}
+
+fn experts_table(experts: Experts) -> Table {
+    table([
+        ("count", number(experts.count)),
+        ("active", number(experts.active)),
+        ("ffn", number(experts.ffn)),
+        ("shared_ffn", number(experts.shared_ffn)),
+        ("shared_gate", experts.shared_gate.into()),
+        ("mlp", text(experts.mlp.name())),
+        ("bias", experts.bias.into()),
+        ("router_bias", experts.router_bias.into()),
+    ])
+}
+
+fn recipe_table(recipe: &Recipe) -> Table {
+    let mut entries = table([
+        ("fused_normalisation", recipe.fused_normalisation.into()),
+        ("fused_softmax", recipe.fused_softmax.into()),
+        ("sharded_loss", recipe.sharded_loss.into()),
+        ("fused_loss", recipe.fused_loss.into()),
+        ("gradients", text(recipe.gradients.name())),
+        ("reduced_gradients", text(recipe.reduced_gradients.name())),
+        ("early_stop_recompute", recipe.early_stop_recompute.into()),
+        ("scattered_messages", recipe.scattered_messages.into()),
+        ("deduplicated_dispatch", recipe.deduplicated_dispatch.into()),
+        ("cuda_graphs", recipe.cuda_graphs.into()),
+        ("expert_imbalance", Value::Float(recipe.expert_imbalance)),
+    ]);
+    if let Some(length) = recipe.document_length {
+        entries.insert("document_length".to_owned(), number(length));
+    }
+    if let Some(rate) = recipe.input_tokens_per_second {
+        entries.insert("input_tokens_per_second".to_owned(), Value::Float(rate));
+    }
+    entries
+}
+
+fn training_table(workload: &Workload, stack: &StackChoice) -> Table {
     let optimizer = &workload.optimizer;
     let optimizer = table([
         ("learning_rate", Value::Float(optimizer.learning_rate)),
@@ -148,17 +290,22 @@ fn training_table(workload: &Workload) -> Table {
         ("epsilon", Value::Float(optimizer.epsilon)),
         ("weight_decay", Value::Float(optimizer.weight_decay)),
         ("warmup_iterations", number(optimizer.warmup_iterations)),
-        ("clip_norm", optimizer.clip_norm.map_or_else(|| text("none"), Value::Float)),
+        ("clip_norm", optimizer.clip_norm.map_or_else(|| text(NO_CLIPPING), Value::Float)),
     ]);
-    table([
+    let mut entries = table([
         ("sequence_length", number(workload.sequence_length)),
         ("global_batch", number(workload.global_batch)),
         ("iterations", number(workload.iterations)),
         ("precision", text(workload.precision.name())),
-        ("attention", word(&training::KERNELS, &workload.attention)),
+        ("attention", text(workload.attention.name())),
         ("vocabulary_divisor", number(workload.vocabulary_divisor)),
-        ("optimizer", optimizer.into()),
-    ])
+    ]);
+    entries.extend(recipe_table(&workload.recipe));
+    for (key, name) in [("stack", &stack.name), ("release", &stack.release)] {
+        entries.extend(name.iter().map(|name| (key.to_owned(), text(name))));
+    }
+    entries.insert("optimizer".to_owned(), optimizer.into());
+    entries
 }
 
 fn plan_table(choice: &PlanChoice) -> Table {
@@ -169,7 +316,7 @@ fn plan_table(choice: &PlanChoice) -> Table {
             entries
         }
         PlanChoice::Written(plan) => {
-            let mut entries = table([("policy", text("manual"))]);
+            let mut entries = table([("policy", text(MANUAL))]);
             entries.extend(keys_table(&PlanKeys::of(plan)));
             entries
         }
@@ -184,15 +331,29 @@ impl PlanKeys {
             data: Some(plan.data),
             tensor: Some(plan.tensor),
             sequence_parallel: Some(plan.sequence_parallel),
+            context: Some(plan.mesh.context),
+            context_method: Some(plan.mesh.context_method),
+            expert: Some(plan.mesh.expert),
+            expert_tensor: Some(plan.mesh.expert_tensor),
             pipeline: Some(plan.pipeline()),
             chunks_per_stage: None,
             layers_per_stage: Some(plan.stages.iter().map(|stage| stage.layers.clone()).collect()),
             recompute: Some(plan.stages.iter().map(|stage| stage.recompute).collect()),
+            recompute_layers: Some(plan.stages.iter().map(|stage| stage.recompute_layers).collect()),
             microbatch_size: Some(plan.microbatch_size),
             microbatches: Some(plan.microbatches),
             schedule: Some(plan.schedule.clone()),
             zero: Some(plan.zero),
+            shard: Some(plan.sharing.shard),
             overlap_gradients: Some(plan.overlap_gradients),
+            prefetch: Some(plan.sharing.prefetch),
+            overlap_parameters: Some(plan.sharing.overlap_parameters),
+            overlap_tensor: Some(plan.sharing.overlap_tensor),
+            overlap_experts: Some(plan.sharing.overlap_experts),
+            offload: Some(Offload {
+                activations: plan.sharing.offload_activations,
+                optimizer: plan.sharing.offload_optimizer,
+            }),
             collective: Some(plan.collective),
             placement: (!plan.placement.is_empty()).then(|| plan.placement.clone()),
         }
@@ -214,6 +375,10 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("data", keys.data.map(number));
     put("tensor", keys.tensor.map(number));
     put("sequence_parallel", keys.sequence_parallel.map(Value::Boolean));
+    put("context", keys.context.map(number));
+    put("context_method", keys.context_method.map(|method| text(method.name())));
+    put("expert", keys.expert.map(number));
+    put("expert_tensor", keys.expert_tensor.map(number));
     put("pipeline", keys.pipeline.map(number));
     put("chunks_per_stage", keys.chunks_per_stage.map(number));
     put(
@@ -223,13 +388,20 @@ fn keys_table(keys: &PlanKeys) -> Table {
             Value::Array(stages.iter().map(stage).collect())
         }),
     );
-    put("recompute", keys.recompute.as_deref().map(recompute_value));
+    put("recompute", keys.recompute.as_deref().map(|stages| per_stage(stages, |one: &Recompute| text(one.name()))));
+    put("recompute_layers", keys.recompute_layers.as_deref().map(|stages| per_stage(stages, all_or_count)));
     put("microbatch_size", keys.microbatch_size.map(number));
     put("microbatches", keys.microbatches.map(number));
     put("schedule", keys.schedule.as_ref().map(|schedule| schedule_value(schedule, chunks.unwrap_or(1))));
-    put("zero", keys.zero.map(|zero| number(i64::from(zero == ZeroStage::Zero1))));
+    put("zero", keys.zero.map(|zero| number(zero.number())));
+    put("shard", keys.shard.as_ref().map(all_or_count));
     put("overlap_gradients", keys.overlap_gradients.map(Value::Boolean));
-    put("collective", keys.collective.map(|collective| word(&COLLECTIVES, &collective)));
+    put("prefetch", keys.prefetch.map(Value::Boolean));
+    put("overlap_parameters", keys.overlap_parameters.map(Value::Boolean));
+    put("overlap_tensor", keys.overlap_tensor.map(Value::Boolean));
+    put("overlap_experts", keys.overlap_experts.map(Value::Boolean));
+    put("offload", keys.offload.map(offload_value));
+    put("collective", keys.collective.map(|collective| text(collective.name())));
     put(
         "placement",
         keys.placement
@@ -239,11 +411,21 @@ fn keys_table(keys: &PlanKeys) -> Table {
     entries
 }
 
-fn recompute_value(stages: &[Recompute]) -> Value {
+/// One value where all stages have the same, else one for each.
+fn per_stage<T: PartialEq>(stages: &[T], value: impl Fn(&T) -> Value) -> Value {
     match stages {
-        [first, rest @ ..] if rest.iter().all(|r| r == first) => word(&RECOMPUTES, first),
-        _ => Value::Array(stages.iter().map(|r| word(&RECOMPUTES, r)).collect()),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => value(first),
+        _ => Value::Array(stages.iter().map(value).collect()),
     }
+}
+
+fn all_or_count(count: &Option<u32>) -> Value {
+    count.map_or_else(|| text(ALL), number)
+}
+
+fn offload_value(offload: Offload) -> Value {
+    let named = OFFLOADED.into_iter().zip([offload.activations, offload.optimizer]);
+    Value::Array(named.filter(|(_, offloaded)| *offloaded).map(|(name, _)| text(name)).collect())
 }
 
 fn schedule_value(schedule: &Schedule, chunks: u32) -> Value {
@@ -253,7 +435,15 @@ fn schedule_value(schedule: &Schedule, chunks: u32) -> Value {
     }
 }
 
-fn cost_table(cost: &CostChoice) -> Table {
+fn cost_table(cost: &CostChoice, stack: &StackChoice) -> Table {
+    let mut table = durations_table(cost);
+    if let Some((_, content)) = &stack.catalog {
+        table.insert("stack_catalog".to_owned(), text(content));
+    }
+    table
+}
+
+fn durations_table(cost: &CostChoice) -> Table {
     match cost {
         CostChoice::Calibration { file: None } => table([("source", text("calibration"))]),
         CostChoice::Calibration { file: Some((_, content)) } => {

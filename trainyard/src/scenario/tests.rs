@@ -228,13 +228,124 @@ fn the_resolved_form_reads_back() {
         "tensor = 2",
         "policy = \"megatron\"\nmicrobatch_size = 2\nschedule = \"interleaved\"\nchunks_per_stage = 2",
     );
-    for text in [GOOD, unlike, &interleaved, &grid, &policy] {
+    let exhaustive = policy.replace("megatron", "exhaustive");
+    for text in [GOOD, unlike, &interleaved, &grid, &policy, &exhaustive] {
         let first = read(text).unwrap_or_else(|e| panic!("{e}\n{text}")).scenario;
         let written = first.to_toml();
         let second = read(&written).unwrap_or_else(|e| panic!("{e}\n{written}")).scenario;
         assert_eq!(first, second, "{written}");
         assert_eq!(written, second.to_toml());
     }
+}
+
+/// A model of experts, latent attention and windows, on four axes, with every switch away from its default.
+const RICH: &str = r#"name = "rich"
+cluster = "4 x dgx-a100"
+[model]
+name = "mixture"
+hidden = 256
+layers = 6
+heads = 4
+ffn = 512
+vocabulary = 1000
+window = 64
+query_key_norm = "width"
+gated_attention = true
+attention_sinks = true
+branch_norms = "both"
+parallel_branches = "own-norms"
+exact_gelu = true
+head_bias = true
+plain_norms = true
+mlp = "ge-glu"
+latent = { kv_rank = 32, plain_head_dim = 16, rotary_head_dim = 8, value_head_dim = 16 }
+experts = { count = 8, active = 2, ffn = 128, shared_ffn = 64, shared_gate = true, bias = true, router_bias = true }
+pattern = [{ layers = 2, mixer = "window" }, { layers = 4, mixer = "latent", feed_forward = "experts" }]
+[training]
+sequence_length = 512
+global_batch = 64
+precision = "bf16"
+attention = "plain"
+fused_normalisation = false
+fused_softmax = false
+sharded_loss = false
+fused_loss = false
+gradients = "half"
+reduced_gradients = "half"
+early_stop_recompute = true
+scattered_messages = true
+deduplicated_dispatch = true
+cuda_graphs = true
+document_length = 128
+expert_imbalance = 1.25
+input_tokens_per_second = 1e5
+stack = "nvidia-te"
+release = "25.01"
+[plan]
+tensor = 2
+pipeline = 2
+context = 2
+context_method = "all-to-all"
+expert = 4
+expert_tensor = 1
+recompute = ["full", "selective"]
+recompute_layers = [2, "all"]
+zero = 3
+shard = 4
+prefetch = true
+overlap_parameters = true
+overlap_tensor = true
+overlap_experts = true
+offload = ["optimizer", "activations"]
+"#;
+
+#[test]
+fn every_axis_and_switch_is_read_and_reads_back() {
+    let first = read(RICH).unwrap_or_else(|e| panic!("{e}")).scenario;
+    let second = read(&first.to_toml()).unwrap_or_else(|e| panic!("{e}\n{}", first.to_toml())).scenario;
+    assert_eq!(first, second);
+    let PlanChoice::Written(plan) = &first.plan else { panic!("a written plan") };
+    // 32 devices over tensor 2, context 2 and pipeline 2.
+    assert_eq!((plan.data, plan.mesh.context, plan.world()), (4, 2, 32));
+    assert_eq!((plan.mesh.expert, plan.zero, plan.sharing.shard), (4, ir::ZeroStage::Zero3, Some(4)));
+    let recomputed: Vec<_> = plan.stages.iter().map(|s| (s.recompute, s.recompute_layers)).collect();
+    assert_eq!(recomputed, [(ir::Recompute::Full, Some(2)), (ir::Recompute::Selective, None)]);
+    assert!(plan.sharing.offload_activations && plan.sharing.offload_optimizer && plan.sharing.prefetch);
+    let experts = first.model.variants.experts.expect("experts");
+    // Experts are of the model's kind unless they say their own.
+    assert_eq!((experts.mlp, experts.shared_ffn), (ir::MlpKind::GeGlu, 64));
+    assert_eq!(first.workload.recipe.document_length, Some(128));
+    assert_eq!(first.stack.release.as_deref(), Some("25.01"));
+}
+
+/// `RICH` with `from` replaced has one problem, with these needles in it.
+fn check_rich(from: &str, to: &str, needles: &[&str]) {
+    assert!(RICH.contains(from), "{from:?}");
+    let found = problems(&RICH.replacen(from, to, 1));
+    assert_eq!(found.len(), 1, "{to:?} gave\n{}", found.join("\n"));
+    assert!(needles.iter().all(|needle| found[0].contains(needle)), "no {needles:?} in\n{}", found[0]);
+}
+
+#[test]
+fn what_is_wrong_with_an_axis_or_a_switch_has_its_place() {
+    check_rich("zero = 3", "zero = 4", &["s.toml:51:8", "must be between 0 and 3, not 4"]);
+    check_rich("shard = 4", "shard = \"al\"", &["plan.shard", "did you mean `all`?"]);
+    check_rich("context_method = \"all-to-all\"", "context_method = \"rings\"", &["did you mean `ring`?"]);
+    check_rich(
+        "[\"optimizer\", \"activations\"]",
+        "[\"optimiser\"]",
+        &["plan.offload[0]", "did you mean `optimizer`?"],
+    );
+    check_rich("prefetch = true", "prefech = true", &["plan.prefech: unknown key", "did you mean `prefetch`?"]);
+    check_rich("shared_gate = true", "shared_gat = true", &["model.experts.shared_gat", "did you mean `shared_gate`?"]);
+    check_rich("active = 2", "active = 9", &["model.experts.active", "9 of 8 experts"]);
+    check_rich("mixer = \"latent\"", "mixer = \"latnet\"", &["model.pattern[1].mixer", "did you mean `latent`?"]);
+    check_rich("layers = 4, mixer", "layers = 5, mixer", &["model.pattern", "7 layers, the model 6"]);
+    check_rich("document_length = 128", "document_length = 100", &["do not fill sequences of 512", "nearest is 64"]);
+    check_rich("expert_imbalance = 1.25", "expert_imbalance = 0.5", &["must be between 1 and"]);
+    check_rich("gradients = \"half\"", "gradients = \"bf16\"", &["training.gradients", "none of: fp32, half"]);
+    check_rich("[2, \"all\"]", "[2, 1, 1]", &["plan.recompute_layers", "lists 3 stages, and there are 2"]);
+    check_rich("context = 2", "context = 3", &["tensor x context x pipeline = 12 does not divide the 32 devices"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use reports::junit::{CaseOutcome, JunitCase, JunitRun, JunitSuite};
 use serde_json::Value;
 
 use crate::results::{CheckReport, CheckedScenario, Figure, Header, Verdict, error_json, json};
@@ -78,14 +79,17 @@ fn check_one(
     update: bool,
     context: &Context<'_>,
 ) -> Result<CheckedScenario, Error> {
+    let begun = std::time::Instant::now();
     let now = answer(folder, context)?;
+    let elapsed_s = begun.elapsed().as_secs_f64();
     let path = folder.join(BASELINE);
     let baseline = match std::fs::read_to_string(&path) {
         Ok(text) => match serde_json::from_str::<Value>(&text) {
             Ok(value) => Some(value),
             Err(error) if !update => {
                 let message = format!("{} is not JSON: {error}", path.display());
-                return Ok(CheckedScenario { name, verdict: Verdict::Failed, figures: Vec::new(), message });
+                let (verdict, figures) = (Verdict::Failed, Vec::new());
+                return Ok(CheckedScenario { name, verdict, figures, message, elapsed_s });
             }
             Err(_) => None,
         },
@@ -96,7 +100,7 @@ fn check_one(
         output::write(&path, json(&now).as_bytes())?;
         verdict = Verdict::Updated;
     }
-    Ok(CheckedScenario { name, verdict, figures, message })
+    Ok(CheckedScenario { name, verdict, figures, message, elapsed_s })
 }
 
 /// The verdict, the figures worth showing and a message.
@@ -141,6 +145,37 @@ fn figures(baseline: &Value, now: &Value) -> Vec<Figure> {
 }
 
 impl CheckReport {
+    /// The checks as JUnit XML, a case for each scenario; `folder` is where the scenarios are.
+    #[must_use]
+    pub fn junit(&self, folder: &Path) -> String {
+        let case = |scenario: &CheckedScenario| {
+            let figures: Vec<String> = scenario.figures.iter().map(Figure::words).collect();
+            let said = |otherwise: &str| {
+                let worst = scenario.figures.iter().max_by(|a, b| a.change().total_cmp(&b.change()));
+                let worst = worst.filter(|figure| figure.change() > self.tolerance).map(Figure::words);
+                let first = scenario.message.lines().next().filter(|line| !line.is_empty()).map(str::to_owned);
+                worst.or(first).unwrap_or_else(|| otherwise.to_owned())
+            };
+            let details = [scenario.message.clone(), figures.join("\n")].join("\n").trim().to_owned();
+            let outcome = match scenario.verdict {
+                Verdict::Same | Verdict::Better | Verdict::Updated => CaseOutcome::Passed,
+                Verdict::Worse => CaseOutcome::Failed { message: said("worse"), details },
+                Verdict::New => CaseOutcome::Failed { message: "there is no baseline".to_owned(), details },
+                Verdict::Failed => CaseOutcome::Errored { message: said("it could not be computed"), details },
+            };
+            JunitCase {
+                name: scenario.name.clone(),
+                class_name: "check".to_owned(),
+                file: Some(folder.join(&scenario.name).join("scenario.toml").display().to_string()),
+                time: ir::SimDuration::from_seconds(scenario.elapsed_s).unwrap_or(ir::SimDuration::ZERO),
+                output: if outcome == CaseOutcome::Passed { figures.join("\n") } else { String::new() },
+                outcome,
+            }
+        };
+        let name = format!("{} at a tolerance of {:.1} %", folder.display(), self.tolerance * 100.0);
+        let suite = JunitSuite { name, cases: self.scenarios.iter().map(case).collect() };
+        JunitRun { name: "trainyard check".to_owned(), suites: vec![suite] }.xml()
+    }
     /// A table in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {

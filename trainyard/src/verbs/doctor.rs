@@ -79,7 +79,7 @@ fn catalog() -> Finding {
         count(catalog.links.len(), "links"),
         count(catalog.nodes.len(), "nodes"),
         count(catalog.models.len(), "models"),
-        count(crate::job::calibrations().len(), "calibrations"),
+        count(crate::catalog::calibrations().len(), "calibrations"),
     ];
     finding("catalog", FindingState::Good, parts.join(", "))
 }

@@ -85,7 +85,7 @@ fn text(request: &InitRequest<'_>) -> Result<String, Error> {
     let probe = scenario::parse("scenario.toml", &draft(1, 1), request.folder)?.scenario;
     let longest = match probe.model.positions {
         ir::Positions::Learned { maximum } => maximum,
-        ir::Positions::Rope { .. } => u32::MAX,
+        ir::Positions::Rope { .. } | ir::Positions::None => u32::MAX,
     };
     let small = probe.workload.precision == ir::Precision::Fp32;
     let (length, tokens) = if small { SMALL } else { (SEQUENCE_LENGTH, TOKENS) };

@@ -1,24 +1,40 @@
 //! What can be done with a scenario. Nothing here prints; progress goes through a [`crate::Context`].
 
 mod calibrate;
+mod calibrate_rows;
 mod check;
+mod check_scoreboard;
 mod compare;
+mod diff;
 mod doctor;
+mod explain;
 mod in_training;
 mod init;
+mod pages;
 mod plan;
 mod quickstart;
 mod reporting;
 mod run;
 mod simulate;
+mod size;
+mod sweep;
+mod validate;
+mod whatif;
 
 pub use calibrate::calibrate;
+pub use calibrate_rows::{CalibrateRowsRequest, calibrate_rows};
 pub use check::check;
+pub use check_scoreboard::check_scoreboard;
 pub use compare::compare;
+pub use diff::diff;
 pub use doctor::doctor;
+pub use explain::explain;
 pub use init::{InitRequest, init};
 pub use plan::plan;
 pub use quickstart::quickstart;
 pub use reporting::{Subject, stage_reports};
 pub use run::run;
 pub use simulate::simulate;
+pub use size::size;
+pub use sweep::{SweepPoints, SweepRequest, Vary, sweep};
+pub use validate::{ValidateRequest, Validation, validate};

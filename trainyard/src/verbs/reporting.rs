@@ -135,6 +135,7 @@ fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)
         list.push(("durations measured".to_owned(), share(basis.measured)));
         list.push(("durations interpolated".to_owned(), share(basis.interpolated)));
         list.push(("durations from formulas".to_owned(), share(basis.analytic)));
+        list.push(("durations assumed".to_owned(), share(basis.assumed)));
         list.push(("program".to_owned(), report.program_digest.clone()));
         list.push(("simulated timeline".to_owned(), report.timeline_digest.clone()));
     }

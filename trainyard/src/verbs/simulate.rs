@@ -40,6 +40,7 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         header: Header::new("simulate", &scenario.name),
         plan: PlanSummary::of(plan),
         prediction: PredictionSummary::of(&prediction),
+        stack_notes: job.cost.stack().notes.clone(),
         tokens_per_second: metrics.tokens_per_second,
         tokens_per_second_per_device: metrics.tokens_per_second / plan.world() as f64,
         model_flops_utilization: metrics.model_flops_utilization,

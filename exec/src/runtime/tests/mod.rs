@@ -82,6 +82,7 @@ impl Worker for Fake {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.tensor,
             CollectiveKind::AllGather => &self.tensor[..10],
+            CollectiveKind::AllToAll => panic!("no test exchanges"),
         }
     }
     fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
@@ -137,6 +138,7 @@ fn model() -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -149,6 +151,7 @@ fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
         embedding: stage == 0,
         head: stage + 1 == pipeline,
         recompute: Recompute::None,
+        recomputed_layers: 0,
     };
     Program {
         model: model(),
@@ -161,6 +164,7 @@ fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
             vocabulary_divisor: 1,
             optimizer: AdamW::default(),
             seed: 0,
+            recipe: ir::Recipe::default(),
         },
         layout: Layout {
             data,
@@ -171,6 +175,8 @@ fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
             microbatches,
             zero: ZeroStage::Zero0,
             collective: CollectiveAlgorithm::Automatic,
+            mesh: ir::Mesh::default(),
+            sharing: ir::Sharing::default(),
         },
         chunks: (0..pipeline).map(chunk).collect(),
         groups: Vec::new(),
@@ -233,6 +239,7 @@ fn cluster(slowdowns: &[f64], bandwidth: f64, latency_us: u64) -> Cluster {
         name: name.to_owned(),
         bandwidth: rate(bandwidth),
         latency: SimDuration::from_nanoseconds(1000 * latency_us),
+        efficiency: None,
     };
     let device = |slowdown: &f64| DeviceKind {
         name: "cpu-core".to_owned(),
@@ -242,7 +249,9 @@ fn cluster(slowdowns: &[f64], bandwidth: f64, latency_us: u64) -> Cluster {
         memory_bandwidth: rate(1e10),
         multiprocessors: 1,
         slowdown: *slowdown,
+        tdp_watts: None,
         usd_per_hour: None,
+        price_source: None,
         source: String::new(),
     };
     let node = |index: usize| NodeKind {
@@ -258,7 +267,7 @@ fn cluster(slowdowns: &[f64], bandwidth: f64, latency_us: u64) -> Cluster {
         device_kinds: slowdowns.iter().map(device).collect(),
         node_kinds: (0..slowdowns.len()).map(node).collect(),
         groups: (0..slowdowns.len()).map(|i| NodeGroup { kind: NodeKindId::at(i), count: 1 }).collect(),
-        fabric: Fabric { leaf_nodes: 0, oversubscription: 1.0 },
+        fabric: Fabric::one_switch(),
     }
 }
 
@@ -362,6 +371,7 @@ fn collectives_give_all_members_the_sum_in_group_order() {
                     CollectiveKind::AllReduce => sum.clone(),
                     CollectiveKind::AllGather => parts.iter().flat_map(|part| part[..10].to_vec()).collect(),
                     CollectiveKind::ReduceScatter => sum[rank.index() * size..(rank.index() + 1) * size].to_vec(),
+                    CollectiveKind::AllToAll => panic!("no test exchanges"),
                 };
                 // Bit for bit.
                 assert_eq!(values, expect, "{} over {ranks} on rank {rank}", kind.name());

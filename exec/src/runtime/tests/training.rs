@@ -34,6 +34,7 @@ pub(super) fn model() -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -47,6 +48,7 @@ pub(super) fn workload() -> Workload {
         vocabulary_divisor: 8,
         optimizer: AdamW { learning_rate: 1e-2, warmup_iterations: 4, ..AdamW::default() },
         seed: 11,
+        recipe: ir::Recipe::default(),
     }
 }
 
@@ -222,4 +224,117 @@ fn every_reason_why_not_is_given_at_once() {
     assert!(backend(2, CpuOptions::default()).unsupported(&good).is_empty());
     let refused = poor.load(Arc::clone(&good)).unwrap_err();
     assert!(matches!(refused, BackendError::Unsupported(reasons) if reasons == poor.unsupported(&good)));
+}
+
+/// A change to a program that runs is refused with these reasons, each found by its subject and a part of it.
+fn check_refused(change: impl FnOnce(&mut ir::Program), expect: &[&str]) {
+    let division = Division { data: 2, zero: ZeroStage::Zero1, microbatches: 2, ..Division::ONE };
+    let mut program = ir::Program::clone(&program(&model(), &workload(), &division));
+    change(&mut program);
+    let reasons: Vec<String> =
+        backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect();
+    assert_eq!(reasons.len(), expect.len(), "{reasons:#?}");
+    assert!(reasons.iter().zip(expect).all(|(reason, part)| reason.contains(part)), "{reasons:#?}, not {expect:?}");
+}
+
+#[test]
+fn what_is_not_done_is_refused_by_name() {
+    check_refused(|_| {}, &[]);
+    for precision in ir::Precision::ALL.into_iter().filter(|precision| *precision != Precision::Fp32) {
+        check_refused(|p| p.workload.precision = precision, &[&format!("fp32, not in {}", precision.name())]);
+    }
+    check_refused(|p| p.model.mlp = MlpKind::GeGlu, &["model.mlp: the CPU executor has no GeGLU"]);
+    check_refused(|p| p.model.variants.window = Some(8), &["model.window"]);
+    let run = |mixer| ir::LayerRun { layers: 4, mixer, feed_forward: ir::FeedForward::Dense };
+    for (mixer, key) in [
+        (ir::Mixer::Window, "model.window"),
+        (ir::Mixer::Latent, "model.latent"),
+        (ir::Mixer::Mamba, "model.mamba"),
+        (ir::Mixer::GatedDelta, "model.delta"),
+    ] {
+        check_refused(|p| p.model.variants.pattern = vec![run(mixer)], &[key]);
+    }
+    let experts = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
+    check_refused(|p| p.model.variants.pattern = vec![experts], &["model.experts"]);
+    check_refused(|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Head, &["model.query_key_norm"]);
+    check_refused(|p| p.model.variants.gated_attention = true, &["model.gated_attention"]);
+    check_refused(|p| p.model.variants.attention_sinks = true, &["model.attention_sinks"]);
+    check_refused(|p| p.model.variants.branch_norms = ir::BranchNorms::Both, &["model.branch_norms"]);
+    check_refused(|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, &["model.parallel_branches"]);
+    check_refused(|p| p.model.variants.exact_gelu = true, &["model.exact_gelu"]);
+    check_refused(|p| p.model.variants.head_bias = true, &["model.head_bias"]);
+    check_refused(|p| p.model.variants.plain_norms = true, &["model.plain_norms"]);
+}
+
+#[test]
+fn recipes_that_are_not_followed_are_refused() {
+    let check =
+        |change: fn(&mut ir::Recipe), expect: &str| check_refused(|p| change(&mut p.workload.recipe), &[expect]);
+    check(|r| r.fused_normalisation = false, "training.fused_normalisation");
+    check(|r| r.fused_softmax = false, "training.fused_softmax");
+    check(|r| r.fused_loss = false, "training.fused_loss");
+    check(|r| r.sharded_loss = false, "training.sharded_loss");
+    check(|r| r.gradients = ir::GradientFormat::Half, "training.gradients");
+    check(|r| r.reduced_gradients = ir::GradientFormat::Half, "training.reduced_gradients");
+    check(|r| r.early_stop_recompute = true, "training.early_stop_recompute");
+    check(|r| r.scattered_messages = true, "training.scattered_messages");
+    check(|r| r.cuda_graphs = true, "training.cuda_graphs");
+    check(|r| r.document_length = Some(8), "training.document_length");
+    check(|r| r.input_tokens_per_second = Some(1e3), "training.input_tokens_per_second");
+}
+
+#[test]
+fn divisions_that_are_not_made_are_refused() {
+    check_refused(|p| p.layout.mesh.expert = 2, &["plan.expert: the CPU executor does not divide experts over 2"]);
+    check_refused(|p| p.layout.mesh.expert_tensor = 2, &["plan.expert_tensor"]);
+    check_refused(
+        |p| (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4),
+        &["plan.context: the CPU executor does not divide sequences over 2"],
+    );
+    for zero in [ZeroStage::Zero2, ZeroStage::Zero3] {
+        check_refused(|p| p.layout.zero = zero, &[&format!("no ZeRO-{}", zero.number())]);
+    }
+    check_refused(|p| p.layout.sharing.shard = Some(1), &["over all 2 replicas, not over 1"]);
+    check_refused(|p| p.layout.sharing.prefetch = true, &["plan.prefetch"]);
+    check_refused(|p| p.layout.sharing.overlap_parameters = true, &["plan.overlap_parameters"]);
+    check_refused(|p| p.layout.sharing.overlap_tensor = true, &["plan.overlap_tensor"]);
+    check_refused(|p| p.layout.sharing.overlap_experts = true, &["plan.overlap_experts"]);
+    check_refused(|p| p.layout.sharing.offload_activations = true, &["plan.offload: on the CPU activations"]);
+    check_refused(|p| p.layout.sharing.offload_optimizer = true, &["plan.offload: on the CPU optimizer"]);
+    check_refused(
+        |p| (p.chunks[0].recompute, p.chunks[0].recomputed_layers) = (Recompute::Full, 1),
+        &["plan.recompute_layers: the CPU executor recomputes whole chunks, not 1 of 4"],
+    );
+}
+
+#[test]
+fn instructions_that_are_not_carried_out_are_refused() {
+    use ir::program::{CollectiveKind, HostCopy, Op, Payload, Stream};
+    let bytes = ir::Bytes::new(64);
+    let mut push = Vec::new();
+    let copy = Op::HostCopy { what: HostCopy::OptimizerState, out: true, bytes };
+    push.push((copy, Stream::Host));
+    push.push((copy, Stream::Host));
+    let payload = Payload::UnitGradients {
+        chunk: ir::ChunkId::new(0),
+        unit: 0,
+        experts: false,
+        microbatch: ir::MicrobatchId::new(0),
+    };
+    let group = ir::GroupId::new(0);
+    push.push((Op::Collective { kind: CollectiveKind::ReduceScatter, group, payload, bytes }, Stream::Shard));
+    let payload = Payload::Gradients { chunk: ir::ChunkId::new(0) };
+    push.push((Op::Collective { kind: CollectiveKind::AllToAll, group, payload, bytes }, Stream::Expert));
+    check_refused(
+        |p| {
+            for (op, stream) in &push {
+                p.roles[0].push(*op, *stream, &[], &[]);
+            }
+        },
+        &[
+            "no all-to-all of gradients; 1 of them",
+            "no copy to or from host memory; 2 of them",
+            "of gradients of a unit",
+        ],
+    );
 }

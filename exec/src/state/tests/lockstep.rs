@@ -137,6 +137,7 @@ impl Lockstep {
             }
             Op::GradientNorm => rank.gradient_norm()?,
             Op::Optimizer => rank.optimizer()?,
+            Op::HostCopy { .. } => panic!("{op:?} in a program for the executor"),
         }
         Ok(true)
     }
@@ -167,6 +168,7 @@ impl Lockstep {
                 let part = result.len() / members.len() as usize;
                 &result[own as usize * part..][..part]
             }
+            CollectiveKind::AllToAll => panic!("{payload:?} is exchanged"),
         };
         rank.deliver(kind, payload, result);
         *count += 1;

@@ -31,6 +31,7 @@ fn llama() -> Model {
         projection_bias: false,
         mlp_bias: false,
         tied_head: false,
+        variants: ir::Variants::default(),
     }
 }
 
@@ -61,6 +62,7 @@ fn workload() -> Workload {
         vocabulary_divisor: 4,
         optimizer: AdamW { learning_rate: 5e-3, warmup_iterations: 4, ..AdamW::default() },
         seed: 7,
+        recipe: ir::Recipe::default(),
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) fn program(model: &Model, workload: &Workload, division: &Division) -
         microbatches: division.microbatches,
         zero: division.zero,
         collective: CollectiveAlgorithm::Automatic,
+        mesh: ir::Mesh::default(),
+        sharing: ir::Sharing::default(),
     };
     let position = tensor * data;
     let across =
@@ -104,6 +106,7 @@ fn chunks(model: &Model, division: &Division) -> Vec<Chunk> {
             embedding: index == 0,
             head: index == count - 1,
             recompute: division.recompute,
+            recomputed_layers: layers,
         }
     };
     (0..count).map(chunk).collect()

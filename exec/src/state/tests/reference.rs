@@ -116,6 +116,7 @@ impl<'a> Reference<'a> {
                     up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= gate / (1.0 + (-gate).exp()));
                 }
             }
+            MlpKind::GeGlu => panic!("the executor has no GeGLU"),
             MlpKind::Gelu => {
                 let root = (2.0 / std::f64::consts::PI).sqrt();
                 let gelu = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x * x * x)).tanh());

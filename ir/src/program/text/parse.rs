@@ -5,8 +5,8 @@ use std::str::SplitAsciiWhitespace;
 use super::{BODY, FIRST_LINE, Header, access_name, recompute_name};
 use crate::plan::{Axis, Recompute};
 use crate::program::{
-    Access, BufferKind, Chunk, CollectiveKind, Direction, Group, Message, Op, Pass, Payload, Peer, Program, RankSet,
-    Role, Run, Stream, UnitRange, UnitTensor,
+    Access, BufferKind, Chunk, CollectiveKind, Direction, Group, HostCopy, Message, Op, Pass, Payload, Peer, Program,
+    RankSet, Role, Run, Stream, UnitRange, UnitTensor,
 };
 use crate::{
     BufferId, Bytes, ChunkId, DeviceId, GroupId, InstructionId, MicrobatchId, Problem, RoleId, StageId, Workload,
@@ -143,10 +143,11 @@ fn chunk(words: &mut Words<'_>) -> Result<Chunk, String> {
     let layers = end.checked_sub(first_layer).ok_or("layers end before they begin")?;
     words.literal("recompute")?;
     let recompute =
-        words.one_of("a recomputation", &[Recompute::None, Recompute::Selective, Recompute::Full], recompute_name)?;
+        words.one_of("a recomputation", &Recompute::ALL, recompute_name)?;
+    let recomputed_layers = if words.optional("of") { words.id("")? } else { layers };
     let embedding = words.optional("embedding");
     let head = words.optional("head");
-    Ok(Chunk { stage, first_layer, layers, embedding, head, recompute })
+    Ok(Chunk { stage, first_layer, layers, embedding, head, recompute, recomputed_layers })
 }
 
 fn instruction(words: &mut Words<'_>, role: &mut Role) -> Result<(), String> {
@@ -173,8 +174,6 @@ fn instruction(words: &mut Words<'_>, role: &mut Role) -> Result<(), String> {
 }
 
 fn op(words: &mut Words<'_>) -> Result<Op, String> {
-    const KINDS: [CollectiveKind; 3] =
-        [CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter];
     let word = words.next("an operation")?;
     Ok(match word {
         "compute" => {
@@ -194,8 +193,17 @@ fn op(words: &mut Words<'_>) -> Result<Op, String> {
         }
         "gradient-norm" => Op::GradientNorm,
         "optimizer" => Op::Optimizer,
+        "copy-out" | "copy-in" => {
+            let what = if words.optional("optimizer-state") {
+                HostCopy::OptimizerState
+            } else {
+                words.literal("activations")?;
+                HostCopy::Activations { chunk: ChunkId::new(words.id("c")?), microbatch: words.microbatch()? }
+            };
+            Op::HostCopy { what, out: word == "copy-out", bytes: words.bytes()? }
+        }
         _ => {
-            let kind = KINDS.into_iter().find(|kind| kind.name() == word);
+            let kind = CollectiveKind::ALL.into_iter().find(|kind| kind.name() == word);
             let kind = kind.ok_or_else(|| format!("\"{}\" is no operation", excerpt(word)))?;
             let group = GroupId::new(words.id("g")?);
             let payload = payload(words)?;
@@ -217,6 +225,19 @@ fn payload(words: &mut Words<'_>) -> Result<Payload, String> {
     Ok(match word {
         "gradients" => Payload::Gradients { chunk: ChunkId::new(words.id("c")?) },
         "parameters" => Payload::Parameters { chunk: ChunkId::new(words.id("c")?) },
+        "expert-gradients" => Payload::ExpertGradients { chunk: ChunkId::new(words.id("c")?) },
+        "expert-parameters" => Payload::ExpertParameters { chunk: ChunkId::new(words.id("c")?) },
+        "unit-parameters" => {
+            let (chunk, unit) = (ChunkId::new(words.id("c")?), words.id("u")?);
+            let experts = words.optional("experts");
+            let microbatch = words.microbatch()?;
+            Payload::UnitParameters { chunk, unit, experts, microbatch, pass: words.pass()? }
+        }
+        "unit-gradients" => {
+            let (chunk, unit) = (ChunkId::new(words.id("c")?), words.id("u")?);
+            let experts = words.optional("experts");
+            Payload::UnitGradients { chunk, unit, experts, microbatch: words.microbatch()? }
+        }
         "replicated-gradients" => Payload::ReplicatedGradients,
         "tied-gradients" => Payload::TiedGradients,
         "gradient-norm" => Payload::GradientNorm,

@@ -79,7 +79,7 @@ fn unreadable_lines_are_named() {
     check("wait i0", "wait 0", "expected i<number>");
     check("8192B on forward-send", "8192 on forward-send", "expected a number of bytes");
     check("role1+1 ", "role1 ", "a role and a shift");
-    check("g0 tensor", "g0 expert", "expected an axis (data, tensor,");
+    check("g0 tensor", "g0 sideways", "expected an axis (data, tensor,");
     check("g0 tensor members 0", "g0 tensor members 8..0", "expected ascending ranks");
     check("c1 on s1", "d1 on s1", "\"d1\" begins no line");
     let short = parse("trainyard program, version 1\n[model]").unwrap_err();

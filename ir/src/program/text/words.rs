@@ -2,12 +2,23 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use crate::program::{Direction, Message, Op, Payload, Peer, RankSet, UnitTensor};
+use crate::program::{Direction, HostCopy, Message, Op, Payload, Peer, RankSet, UnitTensor};
 
 impl UnitTensor {
     /// All of them, in order.
-    pub const ALL: [Self; 5] =
-        [Self::Input, Self::Output, Self::OutputGradient, Self::InputGradient, Self::LossStatistics];
+    pub const ALL: [Self; 11] = [
+        Self::Input,
+        Self::Output,
+        Self::OutputGradient,
+        Self::InputGradient,
+        Self::LossStatistics,
+        Self::Logits,
+        Self::KeysAndValues,
+        Self::Heads,
+        Self::Dispatched,
+        Self::Combined,
+        Self::ExpertInput,
+    ];
     /// Its name in text.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -17,6 +28,12 @@ impl UnitTensor {
             Self::OutputGradient => "output-gradient",
             Self::InputGradient => "input-gradient",
             Self::LossStatistics => "loss-statistics",
+            Self::Logits => "logits",
+            Self::KeysAndValues => "keys-and-values",
+            Self::Heads => "heads",
+            Self::Dispatched => "dispatched",
+            Self::Combined => "combined",
+            Self::ExpertInput => "expert-input",
         }
     }
 }
@@ -52,6 +69,16 @@ impl Display for Payload {
             }
             Self::Gradients { chunk } => write!(f, "gradients {chunk}"),
             Self::Parameters { chunk } => write!(f, "parameters {chunk}"),
+            Self::ExpertGradients { chunk } => write!(f, "expert-gradients {chunk}"),
+            Self::ExpertParameters { chunk } => write!(f, "expert-parameters {chunk}"),
+            Self::UnitParameters { chunk, unit, experts, microbatch, pass } => {
+                let experts = if experts { " experts" } else { "" };
+                write!(f, "unit-parameters {chunk} u{unit}{experts} {microbatch} {}", pass.name())
+            }
+            Self::UnitGradients { chunk, unit, experts, microbatch } => {
+                let experts = if experts { " experts" } else { "" };
+                write!(f, "unit-gradients {chunk} u{unit}{experts} {microbatch}")
+            }
             Self::ReplicatedGradients => f.write_str("replicated-gradients"),
             Self::TiedGradients => f.write_str("tied-gradients"),
             Self::GradientNorm => f.write_str("gradient-norm"),
@@ -72,6 +99,14 @@ impl Display for Op {
             Self::Receive { peer, message, bytes } => write!(f, "receive {peer} {message} {}B", bytes.get()),
             Self::GradientNorm => f.write_str("gradient-norm"),
             Self::Optimizer => f.write_str("optimizer"),
+            Self::HostCopy { what, out, bytes } => {
+                f.write_str(if out { "copy-out " } else { "copy-in " })?;
+                match what {
+                    HostCopy::Activations { chunk, microbatch } => write!(f, "activations {chunk} {microbatch}")?,
+                    HostCopy::OptimizerState => f.write_str("optimizer-state")?,
+                }
+                write!(f, " {}B", bytes.get())
+            }
         }
     }
 }

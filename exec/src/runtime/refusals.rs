@@ -1,0 +1,269 @@
+//! What the CPU executor does not do, said of a program before it is loaded.
+//!
+//! Whatever passes [`of`] is carried out as written. The arms that the executor has for other values of the vocabulary
+//! (experts, exchanges, host copies, …) are therefore never reached; they panic with ids, as bugs do.
+
+use std::collections::BTreeMap;
+
+use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
+use ir::{
+    AttentionKernel, FeedForward, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
+    RoleId, ZeroStage,
+};
+
+/// Byte-level tokens.
+const TOKENS: u32 = 256;
+
+/// Every reason why the executor cannot carry out a program, whatever the machine.
+pub(super) fn of(program: &Program) -> Vec<Problem> {
+    let mut problems = workload(program);
+    problems.extend(recipe(program));
+    problems.extend(model(program));
+    problems.extend(division(program));
+    problems.extend(axes(program));
+    problems.extend(sharing(program));
+    problems.extend(instructions(program));
+    problems
+}
+
+fn workload(program: &Program) -> Vec<Problem> {
+    let (workload, model) = (&program.workload, &program.model);
+    let mut problems = Vec::new();
+    if workload.precision != Precision::Fp32 {
+        let message = format!("the CPU executor trains in fp32, not in {}", workload.precision.name());
+        problems.push(Problem::new("training.precision", message).hint("set precision = \"fp32\""));
+    }
+    match workload.attention {
+        AttentionKernel::Fused => {}
+        AttentionKernel::Plain => {
+            let message = "the CPU executor's attention is fused: it keeps no scores";
+            problems.push(Problem::new("training.attention", message).hint("set attention = \"fused\""));
+        }
+    }
+    if model.vocabulary < TOKENS {
+        let message = format!("tokens are bytes, and a vocabulary of {} cannot hold all 256", model.vocabulary);
+        problems.push(Problem::new("model.vocabulary", message).hint("set vocabulary = 256"));
+    }
+    match model.positions {
+        Positions::Learned { maximum } if maximum < workload.sequence_length => {
+            let message = format!("a sequence of {} tokens outruns {maximum} positions", workload.sequence_length);
+            problems.push(Problem::new("training.sequence_length", message).hint("shorten the sequence"));
+        }
+        Positions::Rope { .. } if !model.head_dim.is_multiple_of(2) => {
+            let message = format!("rotary positions turn pairs, and a head has {} elements", model.head_dim);
+            problems.push(Problem::new("model.head_dim", message));
+        }
+        Positions::Learned { .. } | Positions::Rope { .. } | Positions::None => {}
+    }
+    problems
+}
+
+fn division(program: &Program) -> Vec<Problem> {
+    let (workload, model, layout) = (&program.workload, &program.model, &program.layout);
+    let mut problems = Vec::new();
+    let sequences = u64::from(layout.data) * u64::from(layout.microbatches) * u64::from(layout.microbatch_size);
+    if sequences != u64::from(workload.global_batch) {
+        let message = format!(
+            "{} replicas x {} microbatches x {} sequences are {sequences}, not the global batch of {}",
+            layout.data, layout.microbatches, layout.microbatch_size, workload.global_batch
+        );
+        problems.push(Problem::new("plan.microbatches", message));
+    }
+    let mut divides = |what: &str, size: u64| {
+        if !size.is_multiple_of(u64::from(layout.tensor)) {
+            let message = format!("{size} {what} do not divide over {} tensor ranks", layout.tensor);
+            problems.push(Problem::new("plan.tensor", message));
+        }
+    };
+    divides("query heads", u64::from(model.heads));
+    divides("key and value heads", u64::from(model.kv_heads));
+    divides("columns of the feed-forward part", u64::from(model.ffn));
+    if layout.sequence_parallel {
+        divides("tokens of a microbatch", program.microbatch_tokens());
+    }
+    problems
+}
+
+/// Switches that change what is computed, or how fast it would be: none of them is emulated.
+fn recipe(program: &Program) -> Vec<Problem> {
+    let plain = ir::Recipe::default();
+    let asked = program.workload.recipe;
+    let mut problems = Vec::new();
+    let mut refuse = |asked: bool, key: &str, message: &str, hint: &str| {
+        if asked {
+            problems.push(Problem::new(format!("training.{key}"), message).hint(hint));
+        }
+    };
+    let fused = "the CPU executor has one kernel for it, and no elementary ones";
+    let formats = "the CPU executor holds and reduces gradients in fp32";
+    let switch = "leave it at true";
+    refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
+    refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
+    refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
+    let sharded = "the CPU executor's loss stays divided over the vocabulary";
+    refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
+    refuse(asked.gradients != plain.gradients, "gradients", formats, "set gradients = \"fp32\"");
+    let reduced = "set reduced_gradients = \"fp32\"";
+    refuse(asked.reduced_gradients != plain.reduced_gradients, "reduced_gradients", formats, reduced);
+    let early = "the CPU executor recomputes a layer to its end";
+    let stops = asked.early_stop_recompute != plain.early_stop_recompute;
+    refuse(stops, "early_stop_recompute", early, "set it to false");
+    let scattered = "the CPU executor sends whole messages between stages";
+    let scatters = asked.scattered_messages != plain.scattered_messages;
+    refuse(scatters, "scattered_messages", scattered, "set it to false");
+    let graphs = "a CPU has no CUDA graphs";
+    refuse(asked.cuda_graphs != plain.cuda_graphs, "cuda_graphs", graphs, "set cuda_graphs = false");
+    let packed = "the CPU executor's attention does not stay inside packed documents";
+    refuse(asked.document_length != plain.document_length, "document_length", packed, "leave it out");
+    let input = "the CPU executor does not slow its input down";
+    let limited = asked.input_tokens_per_second.is_some();
+    refuse(limited, "input_tokens_per_second", input, "leave it out");
+    problems
+}
+
+/// What layers may have beyond plain attention and a dense feed-forward part.
+fn model(program: &Program) -> Vec<Problem> {
+    let (model, plain) = (&program.model, ir::Variants::default());
+    let asked = &model.variants;
+    let mut problems = Vec::new();
+    let mut refuse = |asked: bool, key: &str, what: &str| {
+        if asked {
+            let message = format!("the CPU executor has no {what}");
+            problems.push(Problem::new(format!("model.{key}"), message).hint("simulate it"));
+        }
+    };
+    let has = |mixer| model.runs().any(|run| run.mixer == mixer && run.layers > 0);
+    refuse(model.mlp == MlpKind::GeGlu, "mlp", "GeGLU");
+    refuse(has(Mixer::Window) || asked.window.is_some(), "window", "attention over a window");
+    refuse(has(Mixer::Latent) || asked.latent.is_some(), "latent", "latent attention");
+    refuse(has(Mixer::Mamba) || asked.mamba.is_some(), "mamba", "selective state space");
+    refuse(has(Mixer::GatedDelta) || asked.delta.is_some(), "delta", "gated delta rule");
+    let routed = model.runs().any(|run| run.feed_forward == FeedForward::Experts && run.layers > 0);
+    refuse(routed || asked.experts.is_some(), "experts", "experts");
+    let norms = "normalisation of queries and keys";
+    refuse(asked.query_key_norm != plain.query_key_norm, "query_key_norm", norms);
+    refuse(asked.gated_attention, "gated_attention", "gate of the attention output");
+    refuse(asked.attention_sinks, "attention_sinks", "attention sinks");
+    refuse(asked.branch_norms != plain.branch_norms, "branch_norms", "norms after a branch");
+    refuse(asked.parallel_branches != plain.parallel_branches, "parallel_branches", "branches side by side");
+    refuse(asked.exact_gelu, "exact_gelu", "exact GELU, only its tanh form");
+    refuse(asked.head_bias, "head_bias", "bias of the head");
+    refuse(asked.plain_norms, "plain_norms", "norms without parameters");
+    problems
+}
+
+/// Degrees that it does not know.
+fn axes(program: &Program) -> Vec<Problem> {
+    let mesh = program.layout.mesh;
+    let degrees = [
+        ("context", mesh.context, "sequences"),
+        ("expert", mesh.expert, "experts"),
+        ("expert_tensor", mesh.expert_tensor, "matrices of an expert"),
+    ];
+    let refused = degrees.into_iter().filter(|(_, degree, _)| *degree != 1);
+    refused
+        .map(|(key, degree, what)| {
+            let message = format!("the CPU executor does not divide {what} over {degree} ranks");
+            Problem::new(format!("plan.{key}"), message).hint(format!("set {key} = 1, or simulate it"))
+        })
+        .collect()
+}
+
+/// How training state is divided, and what runs beside what.
+fn sharing(program: &Program) -> Vec<Problem> {
+    let (layout, sharing) = (&program.layout, program.layout.sharing);
+    let mut problems = Vec::new();
+    let mut refuse = |asked: bool, key: &str, message: String, hint: &str| {
+        if asked {
+            problems.push(Problem::new(format!("plan.{key}"), message).hint(hint));
+        }
+    };
+    let deep = matches!(layout.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
+    let zero = format!("the CPU executor has no ZeRO-{}", layout.zero.number());
+    refuse(deep, "zero", zero, "set zero = 0 or zero = 1");
+    let hybrid = layout.zero != ZeroStage::Zero0 && layout.shard() != layout.replicas();
+    let part = format!("the CPU executor divides state over all {} replicas, not over {}", layout.data, layout.shard());
+    refuse(hybrid, "shard", part, "leave it out");
+    let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
+    refuse(sharing.prefetch, "prefetch", serial("the gathering of parameters"), "set it to false");
+    let parameters = serial("the gathering of stepped parameters");
+    refuse(sharing.overlap_parameters, "overlap_parameters", parameters, "set it to false");
+    refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
+    refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
+    let kept = |what: &str| format!("on the CPU {what} are in host memory already");
+    refuse(sharing.offload_activations, "offload", kept("activations"), "leave \"activations\" out");
+    refuse(sharing.offload_optimizer, "offload", kept("optimizer states"), "leave \"optimizer\" out");
+    let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
+    let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
+    refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");
+    let partly = program
+        .chunks
+        .iter()
+        .find(|chunk| chunk.recompute != Recompute::None && chunk.recomputed_layers != chunk.layers);
+    if let Some(chunk) = partly {
+        let (some, all) = (chunk.recomputed_layers, chunk.layers);
+        let message = format!("the CPU executor recomputes whole chunks, not {some} of {all} layers");
+        refuse(true, "recompute_layers", message, "leave it out");
+    }
+    problems
+}
+
+/// Instructions that no lowering gives for what the other refusals leave; one problem for each kind of them.
+fn instructions(program: &Program) -> Vec<Problem> {
+    let mut found: BTreeMap<String, (u32, RoleId, InstructionId)> = BTreeMap::new();
+    for (role_index, role) in program.roles.iter().enumerate() {
+        for (index, instruction) in role.instructions().iter().enumerate() {
+            if let Some(what) = refused(instruction.op) {
+                let first = (0, RoleId::at(role_index), InstructionId::at(index));
+                found.entry(what).or_insert(first).0 += 1;
+            }
+        }
+    }
+    let problem = |(what, (count, role, id)): (String, (u32, RoleId, InstructionId))| {
+        let message = format!("the CPU executor carries out no {what}; {count} of them, the first {id} of {role}");
+        Problem::new("program", message)
+    };
+    found.into_iter().map(problem).collect()
+}
+
+/// What an operation is, if the executor does not carry it out.
+fn refused(op: Op) -> Option<String> {
+    match op {
+        Op::Compute { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => None,
+        Op::HostCopy { .. } => Some("copy to or from host memory".to_owned()),
+        Op::Collective { kind, payload, .. } => {
+            let (of, known): (&str, &[CollectiveKind]) = payload_kinds(payload);
+            (!known.contains(&kind)).then(|| format!("{} of {of}", kind.name()))
+        }
+    }
+}
+
+/// A payload in words, and the collectives of it that the executor carries out.
+const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveKind]) {
+    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    const SUMS: &[CollectiveKind] = &[AllReduce, ReduceScatter];
+    match payload {
+        Payload::Activation { tensor, .. } => match tensor {
+            UnitTensor::Output => ("outputs", SUMS),
+            UnitTensor::InputGradient => ("input gradients", SUMS),
+            UnitTensor::Input => ("inputs", &[AllGather]),
+            UnitTensor::OutputGradient => ("output gradients", &[AllGather]),
+            UnitTensor::LossStatistics => ("loss statistics", &[AllGather]),
+            UnitTensor::Logits => ("logits", &[]),
+            UnitTensor::KeysAndValues => ("keys and values", &[]),
+            UnitTensor::Heads => ("heads", &[]),
+            UnitTensor::Dispatched => ("tokens for experts", &[]),
+            UnitTensor::Combined => ("outputs of experts", &[]),
+            UnitTensor::ExpertInput => ("inputs of experts", &[]),
+        },
+        Payload::Gradients { .. } => ("gradients", SUMS),
+        Payload::Parameters { .. } => ("parameters", &[AllGather]),
+        Payload::ExpertGradients { .. } => ("gradients of experts", &[]),
+        Payload::ExpertParameters { .. } => ("parameters of experts", &[]),
+        Payload::UnitParameters { .. } => ("parameters of a unit", &[]),
+        Payload::UnitGradients { .. } => ("gradients of a unit", &[]),
+        Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),
+        Payload::TiedGradients => ("tied gradients", &[AllReduce]),
+        Payload::GradientNorm => ("the gradient norm", &[AllReduce]),
+    }
+}

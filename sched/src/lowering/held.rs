@@ -1,0 +1,78 @@
+//! Amounts of memory of ranges of units, each found once, and which step of a pass touches a unit last.
+
+use cost::memory;
+use ir::Bytes;
+use ir::counts::Shape;
+use ir::program::{Chunk, Pass, UnitRange};
+
+use super::template::Step;
+use crate::passes::PassOp;
+
+/// What an amount is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Kept,
+    Recomputed,
+    LeftForWeights,
+    Workspace(Pass),
+}
+
+/// Amounts of a chunk. Ranges of like units have like amounts: each is counted once.
+#[derive(Debug)]
+pub(super) struct Amounts<'a> {
+    shape: Shape<'a>,
+    chunk: &'a Chunk,
+    known: Vec<(What, Like, Bytes)>,
+}
+
+/// Ranges that hold like units.
+type Like = ir::counts::UnitCounts;
+
+impl<'a> Amounts<'a> {
+    pub(super) const fn new(shape: Shape<'a>, chunk: &'a Chunk) -> Self {
+        Self { shape, chunk, known: Vec::new() }
+    }
+    pub(super) fn kept(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::Kept, units)
+    }
+    pub(super) fn recomputed(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::Recomputed, units)
+    }
+    pub(super) fn left_for_weights(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::LeftForWeights, units)
+    }
+    pub(super) fn workspace(&mut self, pass: Pass, units: UnitRange) -> Bytes {
+        self.find(What::Workspace(pass), units)
+    }
+
+    fn find(&mut self, what: What, units: UnitRange) -> Bytes {
+        let (shape, chunk) = (self.shape, self.chunk);
+        let like = ir::counts::unit_counts(shape.model, chunk, units);
+        let same = self.known.iter().find(|(known, ranges, _)| *known == what && *ranges == like);
+        if let Some((_, _, bytes)) = same {
+            return *bytes;
+        }
+        let bytes = match what {
+            What::Kept => memory::kept(shape, chunk, units),
+            What::Recomputed => memory::recomputed(shape, chunk, units),
+            What::LeftForWeights => memory::left_for_weights(shape, chunk, units),
+            What::Workspace(pass) => memory::workspace(shape, chunk, pass, units),
+        };
+        self.known.push((what, like, bytes));
+        bytes
+    }
+}
+
+/// Of each unit of a chunk, the place of the last step of these passes that goes through it.
+pub(super) fn cover(steps: &[Step], chunk: &Chunk, passes: &[Pass]) -> Vec<usize> {
+    let mut last = vec![usize::MAX; chunk.units() as usize];
+    for (place, step) in steps.iter().enumerate() {
+        if let PassOp::Compute { pass, units } = step.op
+            && passes.contains(&pass)
+        {
+            last[units.start as usize..units.end as usize].fill(place);
+        }
+    }
+    assert!(last.iter().all(|place| *place != usize::MAX), "a unit without a pass in {passes:?}");
+    last
+}

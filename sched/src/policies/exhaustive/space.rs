@@ -1,0 +1,209 @@
+//! The values of each key that a search goes over, and their combinations.
+
+use ir::{CollectiveAlgorithm, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
+
+use super::super::Question;
+use crate::legality::balanced_stages;
+
+/// Values of a uniform plan's keys; an empty list stands for every value that divides. Of a list of one value nothing is left
+/// out because it seems of no use: somebody asked for it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Space {
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by.
+    pub data: Vec<u32>,
+    /// Tensor degrees; empty: all that divide heads, up to 64.
+    pub tensor: Vec<u32>,
+    /// Sequence parallelism; empty: with it and without, where it can be.
+    pub sequence_parallel: Vec<bool>,
+    /// Pipeline degrees; empty: all up to the model's layers.
+    pub pipeline: Vec<u32>,
+    /// Context degrees.
+    pub context: Vec<u32>,
+    /// Expert degrees; empty: all that divide the model's experts. A dense model has 1.
+    pub expert: Vec<u32>,
+    /// Microbatch sizes; empty: all that divide a replica's batch, up to 16.
+    pub microbatch_size: Vec<u32>,
+    /// Chunks per position.
+    pub chunks: Vec<u32>,
+    /// Orders of passes.
+    pub schedules: Vec<Schedule>,
+    /// Recomputation, from least to most.
+    pub recompute: Vec<Recompute>,
+    /// Sharding of training state.
+    pub zero: Vec<ZeroStage>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Self {
+            data: Vec::new(),
+            tensor: Vec::new(),
+            sequence_parallel: Vec::new(),
+            pipeline: Vec::new(),
+            context: vec![1],
+            expert: Vec::new(),
+            microbatch_size: Vec::new(),
+            chunks: vec![1, 2, 3, 4, 6, 8],
+            schedules: vec![Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1, Schedule::GPipe],
+            recompute: super::LADDER.to_vec(),
+            zero: vec![ZeroStage::Zero1, ZeroStage::Zero3, ZeroStage::Zero0],
+        }
+    }
+}
+
+/// The widest tensor group and the largest microbatch that an open list goes to: beyond them every known machine loses.
+const WIDEST_TENSOR: u32 = 64;
+const LARGEST_MICROBATCH: u32 = 16;
+
+/// Plans of a space without recomputation, in a fixed order: small model parallelism first.
+pub(super) struct Spaces {
+    plans: std::vec::IntoIter<Degrees>,
+    space: Space,
+    batch: u32,
+    layers: u32,
+    sequence: u32,
+    queue: Vec<Plan>,
+}
+
+/// Degrees of one plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Degrees {
+    data: u32,
+    tensor: u32,
+    context: u32,
+    pipeline: u32,
+    expert: u32,
+}
+
+fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
+    (1..=number.min(most)).filter(move |d| number.is_multiple_of(*d))
+}
+
+impl Spaces {
+    pub(super) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        let (model, batch) = (ask.model, ask.workload.global_batch);
+        let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
+        let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
+        let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
+        let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
+        let experts = match &model.variants.experts {
+            Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
+            None => vec![1],
+        };
+        let mut plans = Vec::new();
+        for tensor in &tensors {
+            for context in &space.context {
+                for pipeline in &pipelines {
+                    let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
+                    let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
+                    let most = (1..=lanes).rev().find(|data| batch.is_multiple_of(*data));
+                    let datas = or(&space.data, most.into_iter().collect());
+                    for (data, expert) in datas.iter().flat_map(|data| experts.iter().map(move |expert| (data, expert)))
+                    {
+                        let per_position = u64::from(*data) * u64::from(*context) * u64::from(*tensor);
+                        if per_position.is_multiple_of(u64::from(*expert)) {
+                            let [data, tensor, context] = [*data, *tensor, *context];
+                            plans.push(Degrees { data, tensor, context, pipeline: *pipeline, expert: *expert });
+                        }
+                    }
+                }
+            }
+        }
+        plans
+            .sort_by_key(|d| (u64::from(d.tensor) * u64::from(d.context) * u64::from(d.pipeline), d.tensor, d.context));
+        Self {
+            plans: plans.into_iter(),
+            space: space.clone(),
+            batch,
+            layers: model.layers,
+            sequence: ask.workload.sequence_length,
+            queue: Vec::new(),
+        }
+    }
+
+    /// All plans of one set of degrees, last first.
+    fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
+        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+        let share = self.batch / data.max(1);
+        let open = || divisors(share, LARGEST_MICROBATCH).collect();
+        let sizes: Vec<u32> =
+            if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
+        let mut plans = Vec::new();
+        let sequences =
+            if tensor > 1 && self.sequence.is_multiple_of(tensor * context) { vec![true, false] } else { vec![false] };
+        let sequences =
+            if self.space.sequence_parallel.is_empty() { sequences } else { self.space.sequence_parallel.clone() };
+        for size in sizes.into_iter().filter(|size| share.is_multiple_of(*size)) {
+            for sequence_parallel in &sequences {
+                for zero in self.space.zero.iter().filter(|zero| self.sensible(**zero, degrees)) {
+                    for (schedule, chunks) in self.orders(pipeline) {
+                        plans.push(Plan {
+                            data,
+                            tensor,
+                            sequence_parallel: *sequence_parallel,
+                            stages: balanced_stages(self.layers, pipeline, chunks, Recompute::None),
+                            microbatch_size: size,
+                            microbatches: share / size,
+                            schedule,
+                            zero: *zero,
+                            overlap_gradients: data * context > 1 && *zero != ZeroStage::Zero3,
+                            collective: CollectiveAlgorithm::Automatic,
+                            mesh: Mesh { context, expert, ..Mesh::default() },
+                            sharing: Sharing { prefetch: *zero == ZeroStage::Zero3, ..Sharing::default() },
+                            placement: Vec::new(),
+                        });
+                    }
+                }
+            }
+        }
+        plans.reverse();
+        plans
+    }
+
+    /// Sharding needs replicas; sharded parameters would be gathered again for every microbatch of a pipeline.
+    fn sensible(&self, zero: ZeroStage, degrees: Degrees) -> bool {
+        match zero {
+            _ if self.space.zero.len() == 1 => true,
+            ZeroStage::Zero0 => true,
+            ZeroStage::Zero1 | ZeroStage::Zero2 => degrees.data * degrees.context > 1,
+            ZeroStage::Zero3 => degrees.data * degrees.context > 1 && degrees.pipeline == 1,
+        }
+    }
+
+    fn orders(&self, pipeline: u32) -> Vec<(Schedule, u32)> {
+        let asked = match self.space.chunks[..] {
+            [chunks] => Some(chunks),
+            _ => None,
+        };
+        if pipeline == 1 && asked.is_none_or(|chunks| chunks == 1) {
+            return vec![(Schedule::OneForwardOneBackward, 1)];
+        }
+        let mut orders = Vec::new();
+        for schedule in &self.space.schedules {
+            match schedule {
+                Schedule::OneForwardOneBackward => {
+                    let chunks = self.space.chunks.iter().copied();
+                    let whole = |v: &u32| *v == 1 || asked.is_some() || self.layers.is_multiple_of(pipeline * v);
+                    orders.extend(chunks.filter(whole).map(|chunks| (schedule.clone(), chunks)));
+                }
+                Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::Explicit(_) => {
+                    orders.push((schedule.clone(), asked.unwrap_or(1)));
+                }
+            }
+        }
+        orders
+    }
+}
+
+impl Iterator for Spaces {
+    type Item = Plan;
+    fn next(&mut self) -> Option<Plan> {
+        loop {
+            if let Some(plan) = self.queue.pop() {
+                return Some(plan);
+            }
+            let degrees = self.plans.next()?;
+            self.queue = self.of_degrees(degrees);
+        }
+    }
+}
