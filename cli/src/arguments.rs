@@ -91,7 +91,7 @@ pub(crate) enum Verb {
     Simulate(OfScenario),
     /// Say where a step goes, what each part would give back, and what would make a plan fit
     Explain(OfScenario),
-    /// Answer the questions of a scenario's [size]: how many nodes, tokens for a budget, largest model, network
+    /// Answer the questions of a scenario's `size`: how many nodes, tokens for a budget, largest model, network
     Size(OfScenario),
     /// Train a scenario on this machine's cores
     Run(OfScenario),
@@ -148,7 +148,7 @@ pub(crate) enum Verb {
         /// Fit the constants of software stacks to the project's tables and these, in place of taking the catalog's
         #[arg(long)]
         refit: bool,
-        /// Write the stacks as a catalog; of a file that is there, all but its [[stack]] rows stays
+        /// Write the stacks as a catalog; of a file that is there, all but its `stack` rows stays
         #[arg(long, value_name = "FILE", requires = "refit")]
         write_stacks: Option<PathBuf>,
         /// What predictions may know of a table

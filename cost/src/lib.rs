@@ -88,4 +88,7 @@ pub use model::{Basis, CostModel, NINETY_PERCENT, Priced, deduplicated, exposed,
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;
-pub use stack::{ClassRow, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow, Stacks, Widening};
+pub use stack::{
+    ClassRow, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow, Stacks,
+    Widening,
+};

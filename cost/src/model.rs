@@ -3,8 +3,8 @@
 use ir::counts::{Kernel, Shape, Streaming, UnitKind, gradient_norm_bytes, optimizer_bytes, unit_counts};
 use ir::program::{Chunk, CollectiveKind, Pass, Program, UnitRange};
 use ir::{
-    Axis, Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Model, Precision, Problem, Recompute, SimDuration,
-    Workload,
+    Axis, Bytes, Cluster, CollectiveAlgorithm, DeviceId, DeviceKindId, Model, Precision, Problem, Recompute,
+    SimDuration, Workload,
 };
 
 use crate::calibration::Calibration;
@@ -547,13 +547,7 @@ fn formats(precision: Precision) -> Vec<Precision> {
 }
 
 /// The share that crosses of what tokens send to experts on other nodes, where each goes to a node once.
-fn crossing(
-    model: &Model,
-    workload: &Workload,
-    axis: Axis,
-    kind: CollectiveKind,
-    place: GroupPlace,
-) -> Option<f64> {
+fn crossing(model: &Model, workload: &Workload, axis: Axis, kind: CollectiveKind, place: GroupPlace) -> Option<f64> {
     let experts = model.variants.experts?;
     let once = workload.recipe.deduplicated_dispatch
         && axis == Axis::Expert

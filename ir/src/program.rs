@@ -15,19 +15,21 @@
 //! * `Allocate` happens when the instruction starts, `Free` when it ends.
 
 use crate::{
-    Axis, BufferId, Bytes, ChunkId, CollectiveAlgorithm, DeviceId, GroupId, InstructionId, Mesh, MicrobatchId, Model,
-    Rank, Recompute, RoleId, Sharing, StageId, Workload, ZeroStage,
+    Axis, BufferId, Bytes, ChunkId, DeviceId, GroupId, InstructionId, MicrobatchId, Model, Rank, Recompute, RoleId,
+    StageId, Workload,
 };
 
 mod buffer;
 mod digest;
 mod follows;
+mod layout;
 mod rank_set;
 pub mod text;
 pub mod unfold;
 
 pub use buffer::{Access, Buffer, BufferKind};
 pub use digest::Digest;
+pub use layout::Layout;
 pub use rank_set::{RankSet, Run};
 
 /// Where an instruction queues. Streams of one rank run beside each other.
@@ -548,74 +550,6 @@ impl Group {
             let first = rank.raw().checked_sub(shift.raw())?;
             self.members.contains(Rank::new(first)).then(|| self.members.moved(i64::from(shift.raw())))
         })
-    }
-}
-
-/// Sizes and switches of the division that ops refer to.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layout {
-    /// Replicas.
-    pub data: u32,
-    /// Tensor degree.
-    pub tensor: u32,
-    /// Pipeline positions.
-    pub pipeline: u32,
-    /// Whether activations between tensor-parallel parts are divided along the sequence.
-    pub sequence_parallel: bool,
-    /// Sequences of one microbatch on one replica.
-    pub microbatch_size: u32,
-    /// Microbatches of one iteration on each replica.
-    pub microbatches: u32,
-    /// Sharding over replicas.
-    pub zero: ZeroStage,
-    /// Algorithm of the gradient collectives.
-    pub collective: CollectiveAlgorithm,
-    /// Degrees beyond data, tensor and pipeline.
-    #[serde(default, skip_serializing_if = "Mesh::is_default")]
-    pub mesh: Mesh,
-    /// Division and overlap beyond `zero`.
-    #[serde(default, skip_serializing_if = "Sharing::is_default")]
-    pub sharing: Sharing,
-}
-
-impl Layout {
-    /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
-    #[must_use]
-    pub const fn replicas(&self) -> u32 {
-        self.data * self.mesh.context
-    }
-    /// Ranks of one pipeline position.
-    #[must_use]
-    pub const fn per_position(&self) -> u32 {
-        self.replicas() * self.tensor
-    }
-    /// Replicas over which training state is divided; 1 under ZeRO-0.
-    #[must_use]
-    pub fn shard(&self) -> u32 {
-        match self.zero {
-            ZeroStage::Zero0 => 1,
-            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
-                self.sharing.shard.unwrap_or_else(|| self.replicas()).max(1)
-            }
-        }
-    }
-    /// Ranks that hold the same experts.
-    #[must_use]
-    pub const fn expert_replicas(&self) -> u32 {
-        let sharing = self.mesh.expert * self.mesh.expert_tensor;
-        match self.per_position().checked_div(sharing) {
-            Some(copies) if copies > 0 => copies,
-            Some(_) | None => 1,
-        }
-    }
-    /// Ranks over which the optimizer state of experts is divided; 1 under ZeRO-0.
-    #[must_use]
-    pub const fn expert_shard(&self) -> u32 {
-        match self.zero {
-            ZeroStage::Zero0 => 1,
-            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => self.expert_replicas(),
-        }
     }
 }
 

@@ -49,11 +49,8 @@ impl Stacks {
                 ..Stack::default()
             };
         };
-        let prior = if cell.is_empty() {
-            None
-        } else {
-            centre(&by_class(&beside)).or_else(|| centre(&by_class(&elsewhere)))
-        };
+        let prior =
+            if cell.is_empty() { None } else { centre(&by_class(&beside)).or_else(|| centre(&by_class(&elsewhere))) };
         let factor = libm::exp(drawn(pool, prior));
         let constants = StackConstants { compute_factor: factor, ..self.others(key, pool) };
         let steps = self.steps(pool, key);

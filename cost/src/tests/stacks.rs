@@ -6,8 +6,8 @@ use ir::{AttentionKernel, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Pr
 
 use super::fixtures::*;
 use crate::{
-    ClassRow, CostModel, ExpertSync, GraphUse, GroupPlace, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow, Stacks,
-    Widening, interval,
+    ClassRow, CostModel, ExpertSync, GraphUse, GroupPlace, PrecisionClass, SpreadTerms, Stack, StackConstants,
+    StackKey, StackRow, Stacks, Widening, interval,
 };
 
 const KIND: DeviceKindId = DeviceKindId::new(0);
@@ -99,7 +99,12 @@ fn each_part_of_a_key_that_is_missing_is_given_up_in_order_and_named() {
     // The class's three lines on the generation, on which there is no other class: drawn to what it has elsewhere.
     let elsewhere = drawn(&[1.1, 1.2], None).ln();
     let pooled = drawn(&[0.9, 1.0, 1.3], Some(elsewhere));
-    check(&StackKey { release: Some("2024".to_owned()), ..a100.clone() }, pooled, &[0.03, 0.01], &["release line 2024"]);
+    check(
+        &StackKey { release: Some("2024".to_owned()), ..a100.clone() },
+        pooled,
+        &[0.03, 0.01],
+        &["release line 2024"],
+    );
     check(&a100, pooled, &[0.03, 0.01], &["release line not stated"]);
     let graphs = StackKey { graphs: GraphUse::Full, ..a100.clone() };
     check(&graphs, pooled, &[0.03, 0.01, 0.02], &["CUDA graphs: full", "release line"]);

@@ -280,7 +280,8 @@ fn files_of_users() {
             writeln!(std::io::stderr(), "skipped {file}: {} is not there", path.display()).unwrap();
             continue;
         };
-        let model = read(&text, &format!("{file}.config.json")).unwrap_or_else(|problems| panic!("{file}: {problems:#?}"));
+        let model =
+            read(&text, &format!("{file}.config.json")).unwrap_or_else(|problems| panic!("{file}: {problems:#?}"));
         assert_eq!((model.parameters(), &model.name[..]), (expect, file));
     }
 }

@@ -123,6 +123,7 @@ pub(crate) fn scoreboard() -> Scoreboard {
             target("coverage", "all tables", cold, Bound::Between(0.8, 0.97), Some(0.89), "", ""),
             target("out of memory told right", "aleph", None, Bound::AtLeast(0.94), None, "", ""),
         ],
+        peer_words: Vec::new(),
         peers: peers.collect(),
         assumptions: vec![("rows".to_owned(), "catalog/measured".to_owned())],
         command: "trainyard validate catalog/measured --html scoreboard.html".to_owned(),

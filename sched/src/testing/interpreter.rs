@@ -172,11 +172,7 @@ impl State<'_> {
                 let members = self.program.groups[group.index()].instance_of(Rank::new(me)).unwrap();
                 let devices = members.iter().map(|rank| self.program.device(rank)).collect::<Vec<_>>();
                 let (axis, algorithm) = (self.program.groups[group.index()].axis, self.program.layout.collective);
-                // Links are not shared here but by groups alike, as in the closed form.
-                let place = match axis {
-                    ir::Axis::Embedding => GroupPlace::of(self.cost.cluster(), &devices),
-                    _ => GroupPlace::with_siblings(self.cost.cluster(), &devices),
-                };
+                let place = place(self.cost, axis, &devices);
                 let job = (&self.program.model, &self.program.workload);
                 let price = self.cost.collective_along(job, axis, kind, bytes, place, algorithm);
                 let tensor = axis == ir::Axis::Tensor;
@@ -211,5 +207,13 @@ impl State<'_> {
                 self.ends[rank][at] = Some(end);
             }
         }
+    }
+}
+
+/// Links are shared by groups alike and by nothing else, as in the closed form.
+fn place(cost: &CostModel, axis: ir::Axis, devices: &[ir::DeviceId]) -> GroupPlace {
+    match axis {
+        ir::Axis::Embedding => GroupPlace::of(cost.cluster(), devices),
+        _ => GroupPlace::with_siblings(cost.cluster(), devices),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cost::{StackKey, StackRow, Stacks};
+use cost::{Stack, StackConstants, StackKey, StackRow, Stacks};
 use rayon::prelude::*;
 use reports::scoreboard::{ScoreKind, ScoreTable};
 
@@ -68,13 +68,11 @@ pub(crate) fn with(base: &Stacks, rows: &[StackRow]) -> Stacks {
 }
 
 fn row(key: &StackKey, rows: &[&Subject], table: &str, base: &Stacks) -> StackRow {
-    let k: usize = std::env::var("BK").map_or(1, |v| v.parse().unwrap());
-    let measured: Vec<f64> = rows.iter().cycle().take(rows.len() * k).map(|s| s.seconds().unwrap()).collect();
-    let fitted = super::fit::fit(&base.resolve(key).constants, &measured, &mut |constants| {
-        let stack = cost::Stack { constants: *constants, ..cost::Stack::default() };
-        let once: Vec<Option<f64>> = rows.par_iter().map(|s| s.predict(&stack).ok().map(|p| p.seconds)).collect();
-        once.iter().copied().cycle().take(once.len() * k).collect()
-    });
+    // From what the neighbours have, and from what the class is declared to do: one may lie in a valley of its own.
+    let priors = [base.resolve(key).constants, base.base(key)];
+    let fits = priors.map(|prior| stacks::on(rows, &prior));
+    let [near, declared] = fits.map(|fitted| (distance(rows, fitted.constants), fitted));
+    let fitted = if declared.0 < CLEARLY * near.0 { declared.1 } else { near.1 };
     let StackKey { class, generation, precision, experts, graphs, release } = key.clone();
     StackRow {
         class,
@@ -92,27 +90,25 @@ fn row(key: &StackKey, rows: &[&Subject], table: &str, base: &Stacks) -> StackRo
     }
 }
 
+/// The declared prior is taken where it leaves less than this share of the distance.
+const CLEARLY: f64 = 0.7;
+
+/// How far rows lie off: the mean absolute logarithm of prediction over measurement.
+fn distance(rows: &[&Subject], constants: StackConstants) -> f64 {
+    let stack = Stack { constants, ..Stack::default() };
+    let of = |row: &&Subject| Some(libm::log(row.predict(&stack).ok()?.seconds / row.seconds()?).abs());
+    let distances: Vec<f64> = rows.iter().filter_map(of).collect();
+    distances.iter().sum::<f64>() / distances.len().max(1) as f64
+}
+
 /// Spread of a fit to few rows, at the least.
 const LEAST_SPREAD: f64 = 0.04;
 
-/// Places of so many rows. Rows are put in order of what they are (devices, model, sequence, division, microbatch), cut into
-/// as many runs of like rows as are wanted, and the seed takes one of each run: ten rows of one corner of a table would say
-/// nothing of the others.
+/// Places of so many rows: those whose names come first in an order that the seed gives.
 fn chosen(rows: &[&Subject], take: usize, seed: u64) -> BTreeSet<usize> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|place| (likeness(rows[*place]), *place));
-    let take = take.min(order.len());
-    if std::env::var("BR").is_ok() { order.sort_by_key(|p| mixed(&rows[*p].run.row.row_id, seed)); return order.into_iter().take(take).collect(); }
-    let run = |index: usize| &order[index * order.len() / take..(index + 1) * order.len() / take];
-    let first = |places: &[usize]| places.iter().copied().min_by_key(|p| mixed(&rows[*p].run.row.row_id, seed));
-    (0..take).filter_map(|index| first(run(index))).collect()
-}
-
-fn likeness(subject: &Subject) -> (u64, u64, u32, u32, u32, u32) {
-    let super::case::Case { model, workload, plan, .. } = &subject.case;
-    let weights = u64::from(model.layers) * u64::from(model.hidden) * u64::from(model.hidden);
-    let (pipeline, tensor) = (plan.pipeline(), plan.tensor);
-    (plan.world(), weights, workload.sequence_length, pipeline, tensor, subject.run.microbatch)
+    order.sort_by_key(|place| (mixed(&rows[*place].run.row.row_id, seed), *place));
+    order.into_iter().take(take).collect()
 }
 
 /// A hash of a name and a seed: FNV-1a, then the finalizer of SplitMix64 (Steele, Lea and Flood 2014).

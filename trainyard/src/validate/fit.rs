@@ -73,62 +73,93 @@ pub(crate) fn fit(
 ) -> Fitted {
     // Few rows tell a factor and nothing else.
     let free = if measured.len() < FEWEST_FOR_ALL { 1 } else { CONSTANTS.len() };
-    let mut at = [0.0; CONSTANTS.len()];
-    let place = |at: &[f64; CONSTANTS.len()]| {
-        let mut constants = *prior;
-        for (constant, step) in CONSTANTS.iter().zip(at).filter(|(_, step)| **step != 0.0) {
-            (constant.write)(&mut constants, (constant.read)(prior) * libm::exp(*step));
-        }
-        constants
-    };
-    let mut residuals = |at: &[f64; CONSTANTS.len()]| -> Vec<f64> {
-        let predicted = predict(&place(at));
-        let pairs = predicted.into_iter().zip(measured);
+    let mut search = Search { prior, measured, predict, free };
+    // Where no unit waits for its launches, their time has no slope: from a longer one the search finds out.
+    let starts: &[f64] = if free == 1 { &[0.0] } else { &[0.0, LONGER_LAUNCHES] };
+    let ends = starts.iter().map(|launches| {
+        let mut at = [0.0; CONSTANTS.len()];
+        at[LAUNCH] = *launches;
+        search.descend(at)
+    });
+    let (at, residuals, _) = ends.min_by(|a, b| a.2.total_cmp(&b.2)).expect("there is a start");
+    Fitted { constants: place(prior, &at), spread: spread(&residuals) }
+}
+
+/// The place of launches among [`CONSTANTS`], and how far beyond the prior the second search begins: six times.
+const LAUNCH: usize = 1;
+const LONGER_LAUNCHES: f64 = 1.8;
+
+/// Steps from the prior, as logarithms.
+type Steps = [f64; CONSTANTS.len()];
+
+/// The prior's constants, moved.
+fn place(prior: &StackConstants, at: &Steps) -> StackConstants {
+    let mut constants = *prior;
+    for (constant, step) in CONSTANTS.iter().zip(at).filter(|(_, step)| **step != 0.0) {
+        (constant.write)(&mut constants, (constant.read)(prior) * libm::exp(*step));
+    }
+    constants
+}
+
+struct Search<'a> {
+    prior: &'a StackConstants,
+    measured: &'a [f64],
+    predict: &'a mut dyn FnMut(&StackConstants) -> Vec<Option<f64>>,
+    free: usize,
+}
+
+impl Search<'_> {
+    fn residuals(&mut self, at: &Steps) -> Vec<f64> {
+        let predicted = (self.predict)(&place(self.prior, at));
+        let pairs = predicted.into_iter().zip(self.measured);
         pairs.map(|(predicted, measured)| predicted.map_or(0.0, |p| libm::log(p / measured))).collect()
-    };
-    let mut base = residuals(&at);
-    let mut loss = total(&base, &at);
-    for _ in 0..ROUNDS {
-        let slopes: Vec<Vec<f64>> = (0..CONSTANTS.len())
-            .map(|which| {
-                if which >= free {
-                    return vec![0.0; base.len()];
-                }
+    }
+
+    /// From a start downhill: where it ends, the residuals there, and their loss.
+    fn descend(&mut self, mut at: Steps) -> (Steps, Vec<f64>, f64) {
+        let mut base = self.residuals(&at);
+        let mut loss = total(&base, &at);
+        for _ in 0..ROUNDS {
+            let mut slopes = vec![vec![0.0; base.len()]; CONSTANTS.len()];
+            for (which, slope) in slopes.iter_mut().enumerate().take(self.free) {
                 let mut moved = at;
                 moved[which] += STEP;
-                residuals(&moved).iter().zip(&base).map(|(a, b)| (a - b) / STEP).collect()
-            })
-            .collect();
-        let step = newton(&slopes, &base, &at);
+                *slope = self.residuals(&moved).iter().zip(&base).map(|(a, b)| (a - b) / STEP).collect();
+            }
+            let step = newton(&slopes, &base, &at);
+            let Some((moved, there, new)) = self.line(&at, &step, loss) else { break };
+            let gain = loss - new;
+            (at, base, loss) = (moved, there, new);
+            if gain <= 1e-6 * loss {
+                break;
+            }
+        }
+        (at, base, loss)
+    }
+
+    /// The first of shorter and shorter steps that is better than `loss`.
+    fn line(&mut self, at: &Steps, step: &[f64], loss: f64) -> Option<(Steps, Vec<f64>, f64)> {
         let mut shrink = 1.0;
-        let improved = loop {
-            let mut moved = at;
+        while shrink >= 0.01 {
+            let mut moved = *at;
             for (which, constant) in CONSTANTS.iter().enumerate() {
                 moved[which] = (at[which] + shrink * step[which]).clamp(-constant.reach, constant.reach);
             }
-            let there = residuals(&moved);
+            let there = self.residuals(&moved);
             let new = total(&there, &moved);
             if new < loss {
-                let gain = loss - new;
-                (at, base, loss) = (moved, there, new);
-                break gain > 1e-6 * loss;
+                return Some((moved, there, new));
             }
             shrink /= 3.0;
-            if shrink < 0.01 {
-                break false;
-            }
-        };
-        if !improved {
-            break;
         }
+        None
     }
-    Fitted { constants: place(&at), spread: spread(&base) }
 }
 
 /// Distance of numeric derivatives, in logarithms.
 const STEP: f64 = 0.02;
 
-fn total(residuals: &[f64], at: &[f64; CONSTANTS.len()]) -> f64 {
+fn total(residuals: &[f64], at: &Steps) -> f64 {
     let huber = |r: &f64| {
         let size = r.abs();
         if size <= HUBER { r * r / 2.0 } else { HUBER * (size - HUBER / 2.0) }
@@ -138,7 +169,7 @@ fn total(residuals: &[f64], at: &[f64; CONSTANTS.len()]) -> f64 {
 }
 
 /// The step of iteratively reweighted least squares.
-fn newton(slopes: &[Vec<f64>], residuals: &[f64], at: &[f64; CONSTANTS.len()]) -> Vec<f64> {
+fn newton(slopes: &[Vec<f64>], residuals: &[f64], at: &Steps) -> Vec<f64> {
     let n = CONSTANTS.len();
     let weights: Vec<f64> = residuals.iter().map(|r| if r.abs() <= HUBER { 1.0 } else { HUBER / r.abs() }).collect();
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).zip(&weights).map(|((a, b), w)| a * b * w).sum::<f64>();

@@ -56,7 +56,7 @@ const FIT: (&str, f64) = ("aleph_alpha_memory_fit_oom", 0.94);
 const BEDS: [(&str, f64); 2] = [("vtrain_a100", 0.07), ("aleph_alpha_llama_layout_sweep", 0.045)];
 /// Rows that are taken of a bed, and how often.
 const BED_ROWS: usize = 10;
-const BED_SEEDS: u64 = 7;
+const BED_SEEDS: u64 = 21;
 
 /// The table whose rows contradict each other: 18B on 16 devices at 0.4, 39B on 32 of the same at 1.6 of what is predicted.
 const CONTRADICTORY: &str = "bigscience_v100_gpt2";
@@ -309,18 +309,16 @@ mod tests {
         let own = crate::validate::measured_tables();
         let names: Vec<&str> = own.iter().map(|(file, _)| file.as_str()).collect();
         let rows = |kind| {
-            let of = |file: &&str| {
-                (0..10u32).map(|index| ScoreRow {
-                    file: (*file).to_owned(),
-                    row_id: index.to_string(),
-                    group: Some("g".to_owned()),
-                    measured_s: Some(1.0 + f64::from(index)),
-                    predicted_s: Some(1.0 + f64::from(index)),
-                    baseline_s: Some(1.0),
-                    ..ScoreRow::default()
-                })
+            let of = |file: &str, index: u32| ScoreRow {
+                file: file.to_owned(),
+                row_id: index.to_string(),
+                group: Some("g".to_owned()),
+                measured_s: Some(1.0 + f64::from(index)),
+                predicted_s: Some(1.0 + f64::from(index)),
+                baseline_s: Some(1.0),
+                ..ScoreRow::default()
             };
-            ScoreSet::of(kind, names.iter().flat_map(of).collect())
+            ScoreSet::of(kind, names.iter().flat_map(|file| (0..10).map(move |index| of(file, index))).collect())
         };
         let board = Board::new(&ScoreKind::ALL.map(rows));
         let mut all = [board.fitted(), board.shape(), board.cold(), board.sweeps(), board.memory()].concat();

@@ -73,7 +73,11 @@ pub(super) fn qwen_experts(tree: &mut Tree<'_>, model: &mut Model, mixers: Vec<M
         router_bias: false,
     };
     let part = |layer: u32| {
-        if (layer + 1).is_multiple_of(step) && !dense.contains(&layer) { FeedForward::Experts } else { FeedForward::Dense }
+        if (layer + 1).is_multiple_of(step) && !dense.contains(&layer) {
+            FeedForward::Experts
+        } else {
+            FeedForward::Dense
+        }
     };
     model.variants.pattern = runs_of((0..).zip(mixers).map(|(layer, mixer)| (mixer, part(layer))));
     model.variants.experts =
@@ -105,11 +109,8 @@ pub(super) fn gpt_oss(tree: &mut Tree<'_>, name: String) -> Model {
     let like = LlamaLike { head_dim: Some(64), kv_heads_default: false, ..LLAMA };
     let mut model = llama::model(tree, name, &like);
     // Without `attention_bias` the class has it.
-    (model.qkv_bias, model.projection_bias) = if tree.was("attention_bias") {
-        (model.qkv_bias, model.projection_bias)
-    } else {
-        (true, true)
-    };
+    (model.qkv_bias, model.projection_bias) =
+        if tree.was("attention_bias") { (model.qkv_bias, model.projection_bias) } else { (true, true) };
     let window = tree.optional_size("sliding_window");
     let alternate = |layer: u32| if layer.is_multiple_of(2) { Mixer::Window } else { Mixer::Attention };
     let mixers = types(tree, model.layers, &WINDOWED)

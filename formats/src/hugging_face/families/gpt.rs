@@ -124,11 +124,7 @@ pub(super) fn falcon(tree: &mut Tree<'_>, name: String) -> Model {
     let parallel = tree.flag("parallel_attn", true);
     let bias = tree.flag("bias", false);
     if tree.flag("alibi", false) {
-        tree.fault(
-            "alibi",
-            "replaces rotary embedding by biases on scores",
-            "models with it are not supported yet",
-        );
+        tree.fault("alibi", "replaces rotary embedding by biases on scores", "models with it are not supported yet");
     }
     let given = tree.optional_size("num_kv_heads");
     let kv_heads = match (new, multi_query) {

@@ -142,8 +142,7 @@ fn chunk(words: &mut Words<'_>) -> Result<Chunk, String> {
     let (first_layer, end) = words.range("")?;
     let layers = end.checked_sub(first_layer).ok_or("layers end before they begin")?;
     words.literal("recompute")?;
-    let recompute =
-        words.one_of("a recomputation", &Recompute::ALL, recompute_name)?;
+    let recompute = words.one_of("a recomputation", &Recompute::ALL, recompute_name)?;
     let recomputed_layers = if words.optional("of") { words.id("")? } else { layers };
     let embedding = words.optional("embedding");
     let head = words.optional("head");

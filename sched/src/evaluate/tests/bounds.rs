@@ -21,7 +21,7 @@ fn nothing_is_faster_than_its_floor_or_larger_than_its_excess() {
             message_sync_us: 20.0,
             ..Default::default()
         };
-        let priced = |cluster| analytic(cluster).with_stack(cost::Stack { constants: constants, ..Default::default() });
+        let priced = |cluster| analytic(cluster).with_stack(cost::Stack { constants, ..Default::default() });
         let mut cost = priced(cluster.clone());
         if seed % 3 == 0 {
             // A little less or a little more than a stage needs.
