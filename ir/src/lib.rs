@@ -50,4 +50,4 @@ pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
 pub use timeline::{Lane, Span, Timeline};
 pub use verify::VerifiedProgram;
-pub use workload::{AdamW, AttentionKernel, GradientFormat, Precision, Recipe, Workload};
+pub use workload::{AdamW, AttentionKernel, GradientFormat, LogitCopies, Precision, Recipe, Workload};

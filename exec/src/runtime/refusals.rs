@@ -100,6 +100,9 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
     refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
+    refuse(asked.fused_activation != plain.fused_activation, "fused_activation", fused, switch);
+    let held = "the CPU executor holds logits until their gradient is found";
+    refuse(asked.logits != plain.logits, "logits", held, "set logits = \"held\"");
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
     refuse(asked.gradients != plain.gradients, "gradients", formats, "set gradients = \"fp32\"");

@@ -188,19 +188,21 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
         }
     }
     let device = program.device(lane.rank);
-    let capacity = cost.cluster().device_kind(cost.cluster().place(device).device_kind).memory;
+    let kind = cost.cluster().device_kind(cost.cluster().place(device).device_kind);
     let mut parts =
         BufferKind::ALL.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
     parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    StageMemory {
+    let mut stage = StageMemory {
         stage: StageId::new(role.stage.raw()),
         device,
-        capacity,
+        capacity: kind.memory,
         peak: Bytes::new(most),
         parts,
         moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),
-    }
+    };
+    cost::memory::add_unused(kind, &mut stage);
+    stage
 }
 
 fn moment(role: &Role, id: InstructionId) -> String {

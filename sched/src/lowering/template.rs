@@ -64,12 +64,21 @@ pub(crate) struct Templates {
     pub(super) slots: u32,
 }
 
+/// A buffer that a pass leaves for another.
+#[derive(Clone, Copy, Debug)]
+struct Living {
+    slot: u32,
+    /// What it is of.
+    units: UnitRange,
+    /// Of a split backward pass, the half that reads it last.
+    until: Pass,
+}
+
 /// Buffers of one order of passes: forward and backward, or forward, input and weight gradients.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     taken: u32,
-    /// Kept by forward passes, with the units that it is of.
-    living: Vec<(u32, UnitRange)>,
+    living: Vec<Living>,
     logits: Option<u32>,
 }
 
@@ -92,7 +101,7 @@ impl Templates {
         let (mut forward, mut whole) = (steps(Action::Forward), steps(Action::Backward));
         let (mut input, mut weight) = (steps(Action::BackwardInput), steps(Action::BackwardWeight));
         let mut up = Slots::default();
-        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk));
+        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk), runs.split);
         let mut down = up.clone();
         if runs.whole {
             down.backward(&mut whole, None, &mut amounts, chunk);
@@ -162,20 +171,35 @@ impl Slots {
         Some(slot)
     }
 
-    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes) {
+    /// A buffer in two, where the halves of a split backward pass read parts of it last; in one, where `early` is zero.
+    fn hold_until(&mut self, step: &mut Step, units: UnitRange, bytes: Bytes, early: Bytes) {
+        for (bytes, until) in [(bytes - early, Pass::BackwardWeight), (early, Pass::BackwardInput)] {
+            let slot = self.hold(step, BufferKind::Activations, bytes);
+            self.living.extend(slot.map(|slot| Living { slot, units, until }));
+        }
+    }
+
+    fn forward(
+        &mut self,
+        steps: &mut [Step],
+        amounts: &mut Amounts<'_>,
+        chunk: &Chunk,
+        logits: Bytes,
+        split: bool,
+    ) {
         let head = head_position(chunk);
         for step in steps.iter_mut() {
             match step.op {
                 PassOp::Compute { units, .. } => {
-                    let slot = self.hold(step, BufferKind::Activations, amounts.kept(units));
-                    self.living.extend(slot.map(|slot| (slot, units)));
+                    let early = if split { amounts.kept_until_inputs(units) } else { Bytes::ZERO };
+                    self.hold_until(step, units, amounts.kept(units), early);
                     if head.is_some_and(|head| covers(units, head)) {
                         self.logits = self.hold(step, BufferKind::Logits, logits);
                     }
                 }
                 PassOp::HostCopy { units: gone, .. } => {
-                    let leaves = |(_, units): &(u32, UnitRange)| covers(gone, units.start);
-                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, _)| *slot));
+                    let leaves = |held: &Living| covers(gone, held.units.start);
+                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|held| held.slot));
                     self.living.retain(|held| !leaves(held));
                 }
                 PassOp::Collective { .. } => {}
@@ -192,14 +216,19 @@ impl Slots {
         chunk: &Chunk,
     ) {
         for step in steps.iter_mut() {
-            let (bytes, units) = match step.op {
-                PassOp::Compute { pass: Pass::Recompute, units } => (amounts.recomputed(units), units),
-                PassOp::Compute { pass: Pass::BackwardInput, units } => (amounts.left_for_weights(units), units),
-                PassOp::HostCopy { units, bytes, .. } => (bytes, units),
+            let (bytes, early, units) = match step.op {
+                PassOp::Compute { pass: Pass::Recompute, units } => {
+                    let split = weight.is_some();
+                    let early = if split { amounts.recomputed_until_inputs(units) } else { Bytes::ZERO };
+                    (amounts.recomputed(units), early, units)
+                }
+                PassOp::Compute { pass: Pass::BackwardInput, units } => {
+                    (amounts.left_for_weights(units), Bytes::ZERO, units)
+                }
+                PassOp::HostCopy { units, bytes, .. } => (bytes, Bytes::ZERO, units),
                 PassOp::Compute { .. } | PassOp::Collective { .. } => continue,
             };
-            let slot = self.hold(step, BufferKind::Activations, bytes);
-            self.living.extend(slot.map(|slot| (slot, units)));
+            self.hold_until(step, units, bytes, early);
         }
         self.gathered(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
         let last = cover(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
@@ -210,15 +239,19 @@ impl Slots {
         let living = std::mem::take(&mut self.living);
         match weight {
             None => {
-                for (slot, units) in living {
-                    steps[last[units.start as usize]].frees.push(slot);
+                for held in living {
+                    steps[last[held.units.start as usize]].frees.push(held.slot);
                 }
                 self.scattered(steps, chunk, Pass::Backward);
             }
             Some(weight) => {
-                let last = cover(weight, chunk, &[Pass::BackwardWeight]);
-                for (slot, units) in living {
-                    weight[last[units.start as usize]].frees.push(slot);
+                let after = cover(weight, chunk, &[Pass::BackwardWeight]);
+                for held in living {
+                    let unit = held.units.start as usize;
+                    match held.until {
+                        Pass::BackwardInput => steps[last[unit]].frees.push(held.slot),
+                        _ => weight[after[unit]].frees.push(held.slot),
+                    }
                 }
                 self.scattered(weight, chunk, Pass::BackwardWeight);
             }

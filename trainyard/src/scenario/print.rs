@@ -264,6 +264,8 @@ fn recipe_table(recipe: &Recipe) -> Table {
         ("fused_softmax", recipe.fused_softmax.into()),
         ("sharded_loss", recipe.sharded_loss.into()),
         ("fused_loss", recipe.fused_loss.into()),
+        ("logits", text(recipe.logits.name())),
+        ("fused_activation", recipe.fused_activation.into()),
         ("gradients", text(recipe.gradients.name())),
         ("reduced_gradients", text(recipe.reduced_gradients.name())),
         ("early_stop_recompute", recipe.early_stop_recompute.into()),

@@ -385,6 +385,8 @@ fn recipe(
         fused_softmax,
         sharded_loss: layers.value(|entry| entry.sharded_loss),
         fused_loss: flags.fused_loss.unwrap_or_else(|| layers.value(|entry| entry.fused_loss)),
+        logits: layers.value(|entry| entry.logits),
+        fused_activation: flags.compiled.unwrap_or_else(|| layers.value(|entry| entry.fused_activation)),
         gradients: layers.value(|entry| entry.gradients).under(precision),
         reduced_gradients: layers.value(|entry| entry.reduced_gradients).under(precision),
         early_stop_recompute: layers.value(|entry| entry.early_stop_recompute),

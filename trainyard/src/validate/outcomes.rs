@@ -1,0 +1,228 @@
+//! Whether a run fits, told of runs of which nothing is known.
+//!
+//! Two constants decide: the share of what comes and goes that an allocator cannot use again, and what a device loses to
+//! context and communicators ([`cost::memory::Figures`]). Runs of one model, sequence length and devices are a group. Of
+//! software of which failures are on record, each group is left out in turn, both constants are chosen by how many outcomes
+//! of the other groups they tell right, and the group is told with them.
+
+use std::collections::BTreeMap;
+
+use cost::memory::{self, Figures};
+use ir::Bytes;
+use rayon::prelude::*;
+use reports::scoreboard::ScoreKind;
+use serde::Serialize;
+
+use super::predict::Subject;
+use super::tables::Tables;
+
+/// Thousandths of what passes that may be out of use: 0 to 30 %.
+const UNUSED: (u64, u64) = (16, 20);
+/// What context and communicators may take: 0 to 4 GiB, in MiB.
+const CONTEXT: (u64, u64) = (17, 256);
+
+/// Outcomes of runs, each told by others.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcomes {
+    /// Runs of which the outcome is known.
+    pub rows: u64,
+    /// Those that were told right, as a share.
+    pub accuracy: f64,
+    /// The share of the group with the smallest one.
+    pub least: f64,
+    /// The groups.
+    pub groups: Vec<OutcomeGroup>,
+}
+
+/// A group that was left out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct OutcomeGroup {
+    /// Model, sequence length and devices.
+    pub group: String,
+    /// Its runs.
+    pub rows: u64,
+    /// How many of them ran out of memory.
+    pub failed: u64,
+    /// Those that were told right, as a share.
+    pub accuracy: f64,
+    /// The share of what comes and goes that is out of use, as the other groups say.
+    pub unused_share: f64,
+    /// What a device loses in GiB, as the other groups say.
+    pub context_gib: f64,
+}
+
+/// A run whose outcome is known.
+struct Outcome {
+    group: usize,
+    failed: bool,
+    figures: Figures,
+    /// What stays, what passes, and the device's memory, by stage.
+    stages: Vec<(Bytes, Bytes, Bytes)>,
+}
+
+impl Outcome {
+    fn told_right(&self, constants: Constants) -> bool {
+        let figures = constants.within(self.figures);
+        let fits = self.stages.iter().all(|(resident, passing, memory)| figures.needed(*resident, *passing) <= *memory);
+        fits != self.failed
+    }
+}
+
+/// Thousandths out of use, and what a device loses in MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Constants {
+    unused: u64,
+    context_mib: u64,
+}
+
+impl Constants {
+    /// All that are tried.
+    fn all() -> impl Iterator<Item = Self> {
+        (0..UNUSED.0).flat_map(|unused| {
+            (0..CONTEXT.0).map(move |context| Self { unused: unused * UNUSED.1, context_mib: context * CONTEXT.1 })
+        })
+    }
+    const fn within(self, figures: Figures) -> Figures {
+        Figures { unused_thousandths: self.unused, context: Bytes::new(self.context_mib << 20), ..figures }
+    }
+}
+
+/// Outcomes of the tables asked for, each group told by the others; `None` without failures, or with one group only.
+#[must_use]
+pub(crate) fn left_out(tables: &Tables, stacks: &cost::Stacks) -> Option<Outcomes> {
+    let asked = || tables.subjects(ScoreKind::Cold).iter().filter(|subject| subject.table < tables.asked);
+    let software = |subject: &Subject| subject.run.row.software.framework.clone();
+    let failing: std::collections::BTreeSet<String> =
+        asked().filter(|subject| subject.run.row.measured.out_of_memory).map(software).collect();
+    let known = |subject: &&Subject| {
+        let measured = &subject.run.row.measured;
+        (measured.out_of_memory || measured.step.is_some()) && failing.contains(&software(subject))
+    };
+    let subjects: Vec<&Subject> = asked().filter(known).collect();
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    for subject in &subjects {
+        let next = names.len();
+        names.entry(group(subject)).or_insert(next);
+    }
+    let outcomes: Vec<Outcome> =
+        subjects.par_iter().filter_map(|subject| outcome(subject, names[&group(subject)], stacks)).collect();
+    (names.len() > 1).then(|| told(&outcomes, &names))
+}
+
+/// Model, sequence length and devices.
+fn group(subject: &Subject) -> String {
+    let row = &subject.run.row;
+    format!("{}, {} tokens, {} {}", row.model.name, row.sequence_length, row.hardware.devices, row.hardware.device)
+}
+
+fn outcome(subject: &Subject, group: usize, stacks: &cost::Stacks) -> Option<Outcome> {
+    let prediction = subject.prediction(&stacks.resolve(&subject.run.stack)).ok()?;
+    let figures = Figures::of(&subject.case.cluster.device_kinds[0]);
+    let of = |stage: &ir::StageMemory| {
+        let (resident, passing) = memory::divided(stage);
+        (resident, passing, stage.capacity)
+    };
+    let stages = prediction.memory.iter().map(of).collect();
+    Some(Outcome { group, failed: subject.run.row.measured.out_of_memory, figures, stages })
+}
+
+fn told(outcomes: &[Outcome], names: &BTreeMap<String, usize>) -> Outcomes {
+    let right = |constants: Constants| outcomes.iter().map(|outcome| outcome.told_right(constants)).collect::<Vec<_>>();
+    let tried: Vec<(Constants, Vec<bool>)> =
+        Constants::all().collect::<Vec<_>>().into_par_iter().map(|constants| (constants, right(constants))).collect();
+    let groups: Vec<OutcomeGroup> = names
+        .iter()
+        .map(|(name, &number)| {
+            let count = |right: &[bool], wanted: &dyn Fn(usize) -> bool| {
+                let all = outcomes.iter().zip(right);
+                all.filter(|(outcome, right)| wanted(outcome.group) && **right).count()
+            };
+            let scores: Vec<usize> = tried.iter().map(|(_, right)| count(right, &|group| group != number)).collect();
+            let (constants, right) = &tried[middle(&tried, &scores)];
+            let own = || outcomes.iter().filter(|outcome| outcome.group == number);
+            let rows = own().count();
+            OutcomeGroup {
+                group: name.clone(),
+                rows: rows as u64,
+                failed: own().filter(|outcome| outcome.failed).count() as u64,
+                accuracy: count(right, &|group| group == number) as f64 / rows.max(1) as f64,
+                unused_share: constants.unused as f64 / 1000.0,
+                context_gib: constants.context_mib as f64 / 1024.0,
+            }
+        })
+        .collect();
+    let rows: u64 = groups.iter().map(|group| group.rows).sum();
+    let right: f64 = groups.iter().map(|group| group.accuracy * group.rows as f64).sum();
+    Outcomes {
+        rows,
+        accuracy: right / rows.max(1) as f64,
+        least: groups.iter().map(|group| group.accuracy).fold(1.0, f64::min),
+        groups,
+    }
+}
+
+/// Of the constants that tell most outcomes right, those nearest to their mean; of equally near ones the first.
+fn middle(tried: &[(Constants, Vec<bool>)], scores: &[usize]) -> usize {
+    let most = scores.iter().max().copied().unwrap_or(0);
+    let best: Vec<usize> = (0..tried.len()).filter(|place| scores[*place] == most).collect();
+    let steps = |place: usize| {
+        let constants = tried[place].0;
+        ((constants.unused / UNUSED.1) as f64, (constants.context_mib / CONTEXT.1) as f64)
+    };
+    let mean = |of: &dyn Fn(usize) -> f64| best.iter().map(|place| of(*place)).sum::<f64>() / best.len() as f64;
+    let (unused, context) = (mean(&|place| steps(place).0), mean(&|place| steps(place).1));
+    let distance = |place: &usize| {
+        let (a, b) = steps(*place);
+        (a - unused) * (a - unused) + (b - context) * (b - context)
+    };
+    best.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).expect("something was tried")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(group: usize, failed: bool, resident: f64, passing: f64) -> Outcome {
+        let gib = |value: f64| Bytes::new((value * (1u64 << 30) as f64) as u64);
+        Outcome { group, failed, figures: Figures::GPU, stages: vec![(gib(resident), gib(passing), gib(80.0))] }
+    }
+
+    fn names(count: usize) -> BTreeMap<String, usize> {
+        (0..count).map(|number| (number.to_string(), number)).collect()
+    }
+
+    /// Runs that fail by a rule of two constants are told by that rule, found on other groups.
+    #[test]
+    fn a_rule_is_found_again_on_other_groups() {
+        let rule = Constants { unused: 100, context_mib: 2048 };
+        let mut outcomes = Vec::new();
+        for group in 0..3usize {
+            for step in 0..120u32 {
+                let resident = f64::from(step % 12) * 6.0;
+                let passing = f64::from(step / 12) * 9.0 + 0.37 * (group as f64 + 1.0);
+                let mut run = outcome(group, false, resident, passing);
+                run.failed = !run.told_right(rule);
+                outcomes.push(run);
+            }
+        }
+        let found = told(&outcomes, &names(3));
+        assert_eq!((found.rows, found.groups.len()), (360, 3));
+        assert!(found.accuracy > 0.98 && found.least > 0.97, "{found:?}");
+        assert!(found.groups.iter().all(|group| group.failed > 20), "{found:?}");
+    }
+
+    /// A group that fails by another rule than all others is not told right: nothing of it was known.
+    #[test]
+    fn a_group_tells_nothing_about_itself() {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for group in 0..2usize {
+            for step in 0..40u32 {
+                // Both groups have the same runs; the first fails at 40 GiB, the second at 70.
+                let size = 20.0 + 1.5 * f64::from(step);
+                outcomes.push(outcome(group, size > if group == 0 { 40.0 } else { 70.0 }, size, 0.0));
+            }
+        }
+        let found = told(&outcomes, &names(2));
+        assert!(found.least < 0.6 && found.accuracy < 0.9, "{found:?}");
+    }
+}
