@@ -1,7 +1,7 @@
 //! From tensors to what a figure of memory shows, and to what must fit into a device.
 
 use ir::program::BufferKind;
-use ir::{Bytes, DeviceKind, StageMemory};
+use ir::{Bytes, DeviceKind, Recipe, StageMemory};
 
 /// Whose figure a peak of memory is. The three differ by gigabytes, so a comparison names its kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -39,8 +39,8 @@ impl MemoryKind {
 /// | figure | |
 /// |---|---|
 /// | allocated | resident + passing + workspace |
-/// | reserved | resident + (1 + u) passing + workspace |
-/// | driver's | reserved + driver |
+/// | reserved | allocated + u passing; without `u` where segments expand |
+/// | driver's | allocated + 1/4 passing + 9.5 GiB |
 /// | what a device must have | reserved + context |
 ///
 /// A driver's figure holds what an allocator once took and gives back before it fails, so it does not decide.
@@ -51,35 +51,55 @@ pub struct Figures {
     pub workspace: Bytes,
     /// Thousandths of what comes and goes that an allocator holds and cannot use again.
     pub unused_thousandths: u64,
-    /// Of a device's memory, what the driver's context, communicators and the device itself take.
+    /// What the driver's context, communicators and the device itself take of a device's memory.
     pub context: Bytes,
-    /// What a driver counts beyond an allocator's peak of one iteration.
+    /// Thousandths of what comes and goes that a driver counts beside it.
+    pub driver_thousandths: u64,
+    /// What a driver counts beyond.
     pub driver: Bytes,
 }
 
 impl Figures {
-    /// Those of GPUs.
-    pub const GPU: Self = Self {
-        workspace: Bytes::new(1 << 29),
-        unused_thousandths: 120,
-        context: Bytes::new(3 << 29),
-        driver: Bytes::new(22 << 29),
-    };
-    /// Those of CPU workers, whose runtime is their process's.
-    const NONE: Self =
-        Self { workspace: Bytes::ZERO, unused_thousandths: 0, context: Bytes::ZERO, driver: Bytes::ZERO };
+    /// Half a GiB of matrix libraries' workspaces.
+    pub const WORKSPACE: Bytes = Bytes::new(1 << 29);
+    /// 12 % of what comes and goes.
+    pub const UNUSED_THOUSANDTHS: u64 = 120;
+    /// Half a GiB of context and communicators, beside [`Self::HIDDEN_PART`].
+    pub const CONTEXT: Bytes = Bytes::new(1 << 29);
+    /// A device keeps one part in 80 for itself: of 80 GiB, 79.15 are visible on an A100.
+    pub const HIDDEN_PART: u64 = 80;
+    /// A quarter of what comes and goes.
+    pub const DRIVER_THOUSANDTHS: u64 = 250;
+    /// 9.5 GiB.
+    pub const DRIVER: Bytes = Bytes::new(19 << 29);
 
-    /// Those of a device; a CPU worker has one multiprocessor.
+    /// Those of a device under some software. CPU workers (one multiprocessor) have none: their runtime is their
+    /// process's.
     #[must_use]
-    pub const fn of(device: &DeviceKind) -> Self {
-        if device.multiprocessors <= 1 { Self::NONE } else { Self::GPU }
+    pub const fn of(device: &DeviceKind, recipe: &Recipe) -> Self {
+        if device.multiprocessors <= 1 {
+            let none = Bytes::ZERO;
+            return Self {
+                workspace: none,
+                unused_thousandths: 0,
+                context: none,
+                driver_thousandths: 0,
+                driver: none,
+            };
+        }
+        Self {
+            workspace: Self::WORKSPACE,
+            unused_thousandths: if recipe.expandable_segments { 0 } else { Self::UNUSED_THOUSANDTHS },
+            context: Bytes::new(Self::CONTEXT.get() + device.memory.get() / Self::HIDDEN_PART),
+            driver_thousandths: Self::DRIVER_THOUSANDTHS,
+            driver: Self::DRIVER,
+        }
     }
 
     /// What an allocator holds of what comes and goes, and cannot use again.
     #[must_use]
     pub const fn unused(&self, passing: Bytes) -> Bytes {
-        let (whole, rest) = (passing.get() / 1000, passing.get() % 1000);
-        Bytes::new(whole * self.unused_thousandths + rest * self.unused_thousandths / 1000)
+        thousandths(passing, self.unused_thousandths)
     }
 
     /// What a runtime takes for itself of the memory that a device must have.
@@ -95,7 +115,7 @@ impl Figures {
         match kind {
             MemoryKind::Allocated => allocated,
             MemoryKind::Reserved => allocated + self.unused(passing),
-            MemoryKind::Driver => allocated + self.unused(passing) + self.driver,
+            MemoryKind::Driver => allocated + thousandths(passing, self.driver_thousandths) + self.driver,
         }
     }
 
@@ -104,6 +124,11 @@ impl Figures {
     pub fn needed(&self, resident: Bytes, passing: Bytes) -> Bytes {
         resident + passing + self.unused(passing) + self.reserve()
     }
+}
+
+const fn thousandths(bytes: Bytes, count: u64) -> Bytes {
+    let (whole, rest) = (bytes.get() / 1000, bytes.get() % 1000);
+    Bytes::new(whole * count + rest * count / 1000)
 }
 
 /// Whether buffers of a kind come and go in an iteration, where they do not stay or are the runtime's. Whole gradients that
@@ -127,8 +152,8 @@ pub fn divided(stage: &StageMemory) -> (Bytes, Bytes) {
 }
 
 /// Adds to a stage's peak of tensors and reserve what its allocator holds and cannot use again, as part of the reserve.
-pub fn add_unused(device: &DeviceKind, stage: &mut StageMemory) {
-    let unused = Figures::of(device).unused(divided(stage).1);
+pub fn add_unused(device: &DeviceKind, recipe: &Recipe, stage: &mut StageMemory) {
+    let unused = Figures::of(device, recipe).unused(divided(stage).1);
     if unused == Bytes::ZERO {
         return;
     }

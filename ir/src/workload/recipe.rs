@@ -59,6 +59,9 @@ pub struct Recipe {
     pub logits: LogitCopies,
     /// A gated activation in one kernel; else its parts each keep what they read. Only memory follows it.
     pub fused_activation: bool,
+    /// The allocator maps memory page by page and can use all of it again (PyTorch's `expandable_segments`). Only memory
+    /// follows it.
+    pub expandable_segments: bool,
     /// In what gradients are accumulated and held.
     pub gradients: GradientFormat,
     /// In what gradients cross the network.
@@ -93,6 +96,7 @@ impl Default for Recipe {
             fused_loss: true,
             logits: LogitCopies::Held,
             fused_activation: true,
+            expandable_segments: false,
             gradients: GradientFormat::Fp32,
             reduced_gradients: GradientFormat::Fp32,
             early_stop_recompute: false,

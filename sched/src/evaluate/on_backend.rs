@@ -201,7 +201,7 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
         parts,
         moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),
     };
-    cost::memory::add_unused(kind, &mut stage);
+    cost::memory::add_unused(kind, &program.workload.recipe, &mut stage);
     stage
 }
 

@@ -69,7 +69,7 @@ impl View<'_> {
         for (kind, bytes) in PARTS.iter().zip(self.peak(own, contexts).0) {
             add(*kind, u64::try_from(bytes).expect("a peak is not negative"));
         }
-        all + memory::Figures::of(self.kind(position)).unused(Bytes::new(passing)).get()
+        all + self.figures(position).unused(Bytes::new(passing)).get()
     }
 
     /// What passes take of a position's memory at its peak, and when that is.
@@ -110,6 +110,10 @@ impl View<'_> {
         cluster.device_kind(cluster.place(self.prepared.smallest(position)).device_kind)
     }
 
+    fn figures(&self, position: u32) -> memory::Figures {
+        memory::Figures::of(self.kind(position), &self.world.workload.recipe)
+    }
+
     /// What stays through an iteration: training state, boundary activations, and what the driver keeps.
     fn staying(&self, position: u32, own: &[u32]) -> [(BufferKind, Bytes); 5] {
         let shape = Shape { model: self.world.model, workload: self.world.workload, layout: &self.prepared.layout };
@@ -130,7 +134,7 @@ impl View<'_> {
             (BufferKind::Gradients, gradients),
             (BufferKind::OptimizerState, optimizer),
             (BufferKind::Communication, self.prepared.message * boundaries),
-            (BufferKind::Reserve, memory::Figures::of(self.kind(position)).reserve()),
+            (BufferKind::Reserve, self.figures(position).reserve()),
         ]
     }
 
@@ -155,7 +159,7 @@ impl View<'_> {
             parts,
             moment: moment(reached.action, reached.chunk, in_flight),
         };
-        memory::add_unused(self.kind(position), &mut stage);
+        memory::add_unused(self.kind(position), &self.world.workload.recipe, &mut stage);
         stage
     }
 }

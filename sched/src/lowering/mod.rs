@@ -174,7 +174,7 @@ impl<'a> Lowering<'a> {
         let device = self.plan.device(ranks.first());
         let kind = cluster.device_kind(cluster.place(device).device_kind);
         let mut role = list.relabelled(ranks, map);
-        role.buffers[end::RESERVE].bytes = memory::Figures::of(kind).reserve();
+        role.buffers[end::RESERVE].bytes = memory::Figures::of(kind, &self.workload.recipe).reserve();
         role
     }
 }

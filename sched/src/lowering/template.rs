@@ -248,9 +248,10 @@ impl Slots {
                 let after = cover(weight, chunk, &[Pass::BackwardWeight]);
                 for held in living {
                     let unit = held.units.start as usize;
-                    match held.until {
-                        Pass::BackwardInput => steps[last[unit]].frees.push(held.slot),
-                        _ => weight[after[unit]].frees.push(held.slot),
+                    if held.until == Pass::BackwardInput {
+                        steps[last[unit]].frees.push(held.slot);
+                    } else {
+                        weight[after[unit]].frees.push(held.slot);
                     }
                 }
                 self.scattered(weight, chunk, Pass::BackwardWeight);

@@ -266,6 +266,7 @@ fn recipe_table(recipe: &Recipe) -> Table {
         ("fused_loss", recipe.fused_loss.into()),
         ("logits", text(recipe.logits.name())),
         ("fused_activation", recipe.fused_activation.into()),
+        ("expandable_segments", recipe.expandable_segments.into()),
         ("gradients", text(recipe.gradients.name())),
         ("reduced_gradients", text(recipe.reduced_gradients.name())),
         ("early_stop_recompute", recipe.early_stop_recompute.into()),

@@ -272,6 +272,7 @@ sharded_loss = false
 fused_loss = false
 logits = "freed"
 fused_activation = false
+expandable_segments = true
 gradients = "half"
 reduced_gradients = "half"
 early_stop_recompute = true

@@ -74,6 +74,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
     let (sharded_loss, fused_loss) =
         (flag("sharded_loss", default.sharded_loss), flag("fused_loss", default.fused_loss));
     let fused_activation = flag("fused_activation", default.fused_activation);
+    let expandable_segments = flag("expandable_segments", default.expandable_segments);
     let logits = table.get("logits").map_or(Some(default.logits), |v| v.one_of(LogitCopies::ALL, LogitCopies::name));
     let gradients = format("gradients", default.gradients);
     let reduced_gradients = format("reduced_gradients", default.reduced_gradients);
@@ -92,6 +93,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
         fused_loss: fused_loss?,
         logits: logits?,
         fused_activation: fused_activation?,
+        expandable_segments: expandable_segments?,
         gradients: gradients?,
         reduced_gradients: reduced_gradients?,
         early_stop_recompute: early_stop_recompute?,

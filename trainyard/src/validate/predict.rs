@@ -89,7 +89,7 @@ impl Subject {
             MemoryKind::Reserved => memory::MemoryKind::Reserved,
             MemoryKind::Driver => memory::MemoryKind::Driver,
         };
-        let figures = memory::Figures::of(device);
+        let figures = memory::Figures::of(device, &self.case.workload.recipe);
         let shown = |stage: &StageMemory| {
             let (resident, passing) = memory::divided(stage);
             figures.shown(kind, resident, passing).get() as f64

@@ -127,7 +127,7 @@ fn fits(outcomes: Option<&Outcomes>) -> [Target; 2] {
     let of = |of, found| target("told right whether it fits", of, Some(ScoreKind::Cold), Bound::AtLeast(FITS), found);
     [
         of("runs, each group left out", outcomes.map(|outcomes| outcomes.accuracy)),
-        of("the group told worst", outcomes.map(|outcomes| outcomes.least)),
+        of("the group told worst", outcomes.and_then(|outcomes| outcomes.least)),
     ]
 }
 

@@ -386,6 +386,7 @@ fn recipe(
         sharded_loss: layers.value(|entry| entry.sharded_loss),
         fused_loss: flags.fused_loss.unwrap_or_else(|| layers.value(|entry| entry.fused_loss)),
         logits: layers.value(|entry| entry.logits),
+        expandable_segments: layers.value(|entry| entry.expandable_segments),
         fused_activation: flags.compiled.unwrap_or_else(|| layers.value(|entry| entry.fused_activation)),
         gradients: layers.value(|entry| entry.gradients).under(precision),
         reduced_gradients: layers.value(|entry| entry.reduced_gradients).under(precision),
