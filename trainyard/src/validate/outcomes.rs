@@ -2,8 +2,10 @@
 //!
 //! Two constants decide: the share of what comes and goes that an allocator cannot use again, and what a device loses to
 //! context and communicators ([`cost::memory::Figures`]). Runs of one model, sequence length and devices are a group. Of
-//! software of which failures are on record, each group is left out in turn, both constants are chosen by how many outcomes
-//! of the other groups they tell right, and the group is told with them.
+//! software of which failures are on record, each group is left out in turn, both constants are those under which the outcomes
+//! of the other groups are likeliest, and the group is told with them. The likelihood of a failure is logistic in what a run
+//! needs over what its device has: a count of outcomes told right would be a step function, and its best values a matter
+//! of single runs.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,9 @@ use super::tables::Tables;
 const UNUSED: (u64, u64) = (16, 20);
 /// What context and communicators may take: 0 to 4 GiB, in MiB.
 const CONTEXT: (u64, u64) = (17, 256);
+
+/// Over which share of a device's memory a failure becomes likely.
+const SOFTNESS: f64 = 0.05;
 
 /// Outcomes of runs, each told by others.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -63,10 +68,15 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn told_right(&self, constants: Constants) -> bool {
+    /// Whether it is told right, and minus the logarithm of its likelihood.
+    fn told(&self, constants: Constants) -> (bool, f64) {
         let figures = constants.within(self.figures, self.expands);
-        let fits = self.stages.iter().all(|(resident, passing, memory)| figures.needed(*resident, *passing) <= *memory);
-        fits != self.failed
+        let excess = |(resident, passing, memory): &(Bytes, Bytes, Bytes)| {
+            figures.needed(*resident, *passing).get() as f64 / memory.get().max(1) as f64 - 1.0
+        };
+        let over = self.stages.iter().map(excess).fold(f64::NEG_INFINITY, f64::max);
+        let right = if self.failed { over } else { -over };
+        ((over > 0.0) == self.failed, libm::log1p(libm::exp(-right / SOFTNESS)))
     }
 }
 
@@ -132,30 +142,34 @@ fn outcome(subject: &Subject, group: usize, stacks: &cost::Stacks) -> Option<Out
 }
 
 fn told(outcomes: &[Outcome], names: &BTreeMap<String, usize>) -> Outcomes {
-    let right = |constants: Constants| outcomes.iter().map(|outcome| outcome.told_right(constants)).collect::<Vec<_>>();
-    let tried: Vec<(Constants, Vec<bool>)> =
-        Constants::all().collect::<Vec<_>>().into_par_iter().map(|constants| (constants, right(constants))).collect();
-    let groups: Vec<OutcomeGroup> = names
-        .iter()
-        .map(|(name, &number)| {
-            let count = |right: &[bool], wanted: &dyn Fn(usize) -> bool| {
-                let all = outcomes.iter().zip(right);
-                all.filter(|(outcome, right)| wanted(outcome.group) && **right).count()
-            };
-            let scores: Vec<usize> = tried.iter().map(|(_, right)| count(right, &|group| group != number)).collect();
-            let (constants, right) = &tried[middle(&tried, &scores)];
-            let own = || outcomes.iter().filter(|outcome| outcome.group == number);
-            let rows = own().count();
-            OutcomeGroup {
-                group: name.clone(),
-                rows: rows as u64,
-                failed: own().filter(|outcome| outcome.failed).count() as u64,
-                accuracy: count(right, &|group| group == number) as f64 / rows.max(1) as f64,
-                unused_share: constants.unused as f64 / 1000.0,
-                context_gib: constants.context_mib as f64 / 1024.0,
-            }
-        })
+    let all: Vec<Constants> = Constants::all().collect();
+    let tried: Vec<(Constants, Vec<(bool, f64)>)> = all
+        .into_par_iter()
+        .map(|constants| (constants, outcomes.iter().map(|outcome| outcome.told(constants)).collect()))
         .collect();
+    let of_group = |(name, &number): (&String, &usize)| {
+        let loss = |told: &[(bool, f64)]| -> f64 {
+            let all = outcomes.iter().zip(told);
+            all.filter(|(outcome, _)| outcome.group != number).map(|(_, (_, loss))| loss).sum()
+        };
+        let likeliest = tried.iter().min_by(|a, b| loss(&a.1).total_cmp(&loss(&b.1)));
+        let (constants, told) = likeliest.expect("something was tried");
+        let own: Vec<(&Outcome, bool)> = outcomes
+            .iter()
+            .zip(told)
+            .filter(|(outcome, _)| outcome.group == number)
+            .map(|(outcome, (right, _))| (outcome, *right))
+            .collect();
+        OutcomeGroup {
+            group: name.clone(),
+            rows: own.len() as u64,
+            failed: own.iter().filter(|(outcome, _)| outcome.failed).count() as u64,
+            accuracy: own.iter().filter(|(_, right)| *right).count() as f64 / own.len().max(1) as f64,
+            unused_share: constants.unused as f64 / 1000.0,
+            context_gib: constants.context_mib as f64 / 1024.0,
+        }
+    };
+    let groups: Vec<OutcomeGroup> = names.iter().map(of_group).collect();
     let rows: u64 = groups.iter().map(|group| group.rows).sum();
     let large = groups.iter().filter(|group| group.rows >= FEWEST_ROWS as u64);
     let right: f64 = groups.iter().map(|group| group.accuracy * group.rows as f64).sum();
@@ -165,23 +179,6 @@ fn told(outcomes: &[Outcome], names: &BTreeMap<String, usize>) -> Outcomes {
         least: large.map(|group| group.accuracy).reduce(f64::min),
         groups,
     }
-}
-
-/// Of the constants that tell most outcomes right, those nearest to their mean; of equally near ones the first.
-fn middle(tried: &[(Constants, Vec<bool>)], scores: &[usize]) -> usize {
-    let most = scores.iter().max().copied().unwrap_or(0);
-    let best: Vec<usize> = (0..tried.len()).filter(|place| scores[*place] == most).collect();
-    let steps = |place: usize| {
-        let constants = tried[place].0;
-        ((constants.unused / UNUSED.1) as f64, (constants.context_mib / CONTEXT.1) as f64)
-    };
-    let mean = |of: &dyn Fn(usize) -> f64| best.iter().map(|place| of(*place)).sum::<f64>() / best.len() as f64;
-    let (unused, context) = (mean(&|place| steps(place).0), mean(&|place| steps(place).1));
-    let distance = |place: &usize| {
-        let (a, b) = steps(*place);
-        (a - unused) * (a - unused) + (b - context) * (b - context)
-    };
-    best.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).expect("something was tried")
 }
 
 #[cfg(test)]
@@ -245,7 +242,7 @@ mod tests {
                 let resident = f64::from(step % 12) * 6.0;
                 let passing = f64::from(step / 12) * 9.0 + 0.37 * (group as f64 + 1.0);
                 let mut run = outcome(group, false, resident, passing);
-                run.failed = !run.told_right(rule);
+                run.failed = !run.told(rule).0;
                 outcomes.push(run);
             }
         }
