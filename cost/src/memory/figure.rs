@@ -79,13 +79,7 @@ impl Figures {
     pub const fn of(device: &DeviceKind, recipe: &Recipe) -> Self {
         if device.multiprocessors <= 1 {
             let none = Bytes::ZERO;
-            return Self {
-                workspace: none,
-                unused_thousandths: 0,
-                context: none,
-                driver_thousandths: 0,
-                driver: none,
-            };
+            return Self { workspace: none, unused_thousandths: 0, context: none, driver_thousandths: 0, driver: none };
         }
         Self {
             workspace: Self::WORKSPACE,

@@ -7,8 +7,8 @@ use ir::{AttentionKernel, Bytes, ContextMethod, GradientFormat, LogitCopies, Pre
 use super::fixtures::*;
 use super::memory_models::{deepseek, jamba, latent, llama, mixtral};
 use crate::memory::{
-    Figures, MemoryKind, add_unused, divided, kept, kept_tensors, kept_until_inputs, left_for_weights, logits, parameters,
-    recomputed, recomputed_until_inputs, state, stepped_parameters, workspace,
+    Figures, MemoryKind, add_unused, divided, kept, kept_tensors, kept_until_inputs, left_for_weights, logits,
+    parameters, recomputed, recomputed_until_inputs, state, stepped_parameters, workspace,
 };
 
 /// Bytes per token and layer beyond a multiple of the hidden width: statistics, which are small.
@@ -293,7 +293,8 @@ fn kinds_of_memory_differ_by_gigabytes() {
 fn a_peak_holds_what_the_allocator_cannot_use() {
     use ir::{DeviceId, StageId, StageMemory};
     let stage = |reserve: u64| {
-        let parts = vec![("activations", Bytes::new(7000)), ("weights", Bytes::new(4000)), ("reserve", Bytes::new(reserve))];
+        let parts =
+            vec![("activations", Bytes::new(7000)), ("weights", Bytes::new(4000)), ("reserve", Bytes::new(reserve))];
         StageMemory {
             stage: StageId::new(0),
             device: DeviceId::new(0),

@@ -8,7 +8,8 @@ use ir::{AttentionKernel, Bytes, GradientFormat, Model, Positions, Precision, Re
 use super::fixtures::*;
 use super::memory_models::{deepseek, llama};
 use crate::memory::{
-    Figures, MemoryKind, kept, kept_until_inputs, left_for_weights, logits, parameters, recomputed, state, stepped_parameters, workspace,
+    Figures, MemoryKind, kept, kept_until_inputs, left_for_weights, logits, parameters, recomputed, state,
+    stepped_parameters, workspace,
 };
 
 /// GiB while `in_flight` microbatches are kept: at the loss, or in a layer's pass with what it brings back.

@@ -179,14 +179,7 @@ impl Slots {
         }
     }
 
-    fn forward(
-        &mut self,
-        steps: &mut [Step],
-        amounts: &mut Amounts<'_>,
-        chunk: &Chunk,
-        logits: Bytes,
-        split: bool,
-    ) {
+    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes, split: bool) {
         let head = head_position(chunk);
         for step in steps.iter_mut() {
             match step.op {

@@ -195,7 +195,13 @@ mod tests {
 
     fn outcome(group: usize, failed: bool, resident: f64, passing: f64) -> Outcome {
         let gib = |value: f64| Bytes::new((value * (1u64 << 30) as f64) as u64);
-        Outcome { group, failed, figures: FIGURES, expands: false, stages: vec![(gib(resident), gib(passing), gib(80.0))] }
+        Outcome {
+            group,
+            failed,
+            figures: FIGURES,
+            expands: false,
+            stages: vec![(gib(resident), gib(passing), gib(80.0))],
+        }
     }
 
     fn names(count: usize) -> BTreeMap<String, usize> {

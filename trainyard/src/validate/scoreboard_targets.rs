@@ -334,7 +334,8 @@ mod tests {
             ScoreSet::of(kind, names.iter().flat_map(|file| (0..10).map(move |index| of(file, index))).collect())
         };
         let board = Board::new(&ScoreKind::ALL.map(rows));
-        let mut all = [board.fitted(), board.shape(), board.cold(), board.sweeps(), board.memory(), fits(None).to_vec()].concat();
+        let mut all =
+            [board.fitted(), board.shape(), board.cold(), board.sweeps(), board.memory(), fits(None).to_vec()].concat();
         all.extend(
             BEDS.map(|(table, most)| target("median error after ten rows", table, None, Bound::AtMost(most), None)),
         );
