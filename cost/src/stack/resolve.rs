@@ -32,7 +32,7 @@ impl Stacks {
     #[must_use]
     pub fn resolve(&self, key: &StackKey) -> Stack {
         if let Some(row) = self.stack.iter().find(|row| row.key() == *key) {
-            return self.answer(key, &[row], row.constants, row.spread, &[]);
+            return self.of_row(key, row);
         }
         let of = |holds: &dyn Fn(&StackRow) -> bool| self.stack.iter().filter(|row| holds(row)).collect::<Vec<_>>();
         let cell = of(&|row| row.class == key.class && row.generation == key.generation);
@@ -54,9 +54,48 @@ impl Stacks {
         let factor = libm::exp(drawn(pool, prior));
         let constants = StackConstants { compute_factor: factor, ..self.others(key, pool) };
         let steps = self.steps(pool, key);
-        let widening: f64 = steps.iter().map(|(_, step)| step * step).sum();
-        let spread = (within_and_between(pool) + widening).sqrt();
+        let spread = self.unknown_spread(key, pool, &steps);
         self.answer(key, pool, constants, spread, &steps)
+    }
+
+    /// What is known of a job that a row was fitted to, or of its like on the same machine: as [`Stacks::resolve`], but
+    /// what machines of one stack differ by does not count where the key has a row.
+    #[must_use]
+    pub fn resolve_own(&self, key: &StackKey) -> Stack {
+        match self.stack.iter().find(|row| row.key() == *key) {
+            Some(row) => self.of_own_row(key, row),
+            None => self.resolve(key),
+        }
+    }
+
+    /// The row of a key for a job on another machine, unless it rests on tables of which nothing is known but the row: those
+    /// of whoever asks.
+    fn of_row(&self, key: &StackKey, row: &StackRow) -> Stack {
+        let published = |table: &String| self.cold.iter().any(|group| group.table == *table);
+        if !row.tables.iter().all(published) {
+            return self.of_own_row(key, row);
+        }
+        let between = super::cold::spread(&self.cold, &key.generation).unwrap_or(0.0);
+        self.answer(key, &[row], row.constants, row.spread.max(between), &[])
+    }
+
+    fn of_own_row(&self, key: &StackKey, row: &StackRow) -> Stack {
+        let answer = self.answer(key, &[row], row.constants, row.spread, &[]);
+        // Few rows tell a factor, and nothing of links and hosts.
+        let fitted = row.rows >= ROWS_OF_ALL_CONSTANTS;
+        Stack { terms: if fitted { self.spread.of_fitted() } else { self.spread }, ..answer }
+    }
+
+    /// The spread of a key that has no row: what predictions from other tables were off by ([`super::ColdGroup`]), and more
+    /// where no row is of the class. A catalog that has no such groups knows how much its rows differ, and what was given up.
+    fn unknown_spread(&self, key: &StackKey, pool: &[&StackRow], steps: &[(String, f64)]) -> f64 {
+        if let Some(cold) = super::cold::spread(&self.cold, &key.generation) {
+            let known = self.stack.iter().any(|row| row.class == key.class);
+            let class = if known { 0.0 } else { self.widening.class };
+            return (cold * cold + class * class).sqrt();
+        }
+        let widening: f64 = steps.iter().map(|(_, step)| step * step).sum();
+        (within_and_between(pool) + widening).sqrt()
     }
 
     fn answer(

@@ -40,6 +40,8 @@ fn problems(stacks: &Stacks) -> Vec<Problem> {
     let spreads = [
         ("spread.undeclared_device", stacks.spread.undeclared_device),
         ("spread.assumed", stacks.spread.assumed),
+        ("spread.exchanges", stacks.spread.exchanges),
+        ("spread.expert_waits", stacks.spread.expert_waits),
         ("widening.release", w.release),
         ("widening.graphs", w.graphs),
         ("widening.experts", w.experts),
@@ -53,6 +55,14 @@ fn problems(stacks: &Stacks) -> Vec<Problem> {
     for (subject, value) in spreads.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(of_rows) {
         let fits = (0.0..=LARGEST_SPREAD).contains(&value);
         check(subject, value, fits, "a standard deviation of logarithms", "0.1 is about 10 %");
+    }
+    let slow = stacks.spread.slow_launch_us;
+    check("spread.slow_launch_us".to_owned(), slow, slow.is_finite() && slow >= 0.0, "a time", "finite and not negative");
+    for (i, group) in stacks.cold.iter().enumerate() {
+        for (name, value) in [("within", group.within), ("explained", group.explained), ("bias", group.bias.abs())] {
+            let fits = (0.0..=LARGEST_SPREAD).contains(&value);
+            check(format!("cold[{i}].{name}"), value, fits, "a logarithm of what predictions are off by", "0.1 is 10 %");
+        }
     }
     let classes = stacks.class.iter().enumerate().map(|(i, row)| (format!("class[{i}]"), &row.constants));
     let of_rows = rows.map(|(i, row)| (format!("stack[{i}]"), &row.constants));

@@ -43,7 +43,13 @@ fn row(key: StackKey, compute_factor: f64, spread: f64) -> StackRow {
 fn stacks() -> Stacks {
     let released = |release: &str| StackKey { release: Some(release.to_owned()), ..key("megatron", "a100") };
     Stacks {
-        spread: SpreadTerms { undeclared_device: 0.2, assumed: 0.5 },
+        spread: SpreadTerms {
+            undeclared_device: 0.2,
+            assumed: 0.5,
+            exchanges: 0.3,
+            expert_waits: 0.4,
+            slow_launch_us: 80.0,
+        },
         widening: Widening {
             release: 0.01,
             graphs: 0.02,
