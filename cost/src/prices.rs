@@ -1,8 +1,8 @@
 //! Prices of one shape, looked up instead of computed.
 
 use ir::counts::{Shape, UnitKind, unit_counts};
-use ir::program::{Chunk, Pass, UnitRange};
 use ir::prediction::AtRisk;
+use ir::program::{Chunk, Pass, UnitRange};
 use ir::{DeviceKindId, Model, Recompute, SimDuration};
 
 use crate::PassTable;

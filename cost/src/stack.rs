@@ -333,6 +333,12 @@ impl Stacks {
         classes.dedup();
         classes
     }
+    /// The standard deviation of the logarithm of a time on a generation whose stack is not known; `None` in a catalog that
+    /// does not know what tables were off by. See [`ColdGroup`].
+    #[must_use]
+    pub fn unknown_spread_on(&self, generation: &str) -> Option<f64> {
+        cold::spread(&self.cold, generation)
+    }
     /// Without every row that rests on a table, in part or in whole, and without what the table showed: what is known before
     /// the table is.
     #[must_use]

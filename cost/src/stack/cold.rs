@@ -46,8 +46,7 @@ const WELL_KNOWN_TABLES: usize = 3;
 /// known as it is without the group itself; from all groups where there are too few of those. `None` without groups.
 pub(super) fn spread(groups: &[ColdGroup], generation: &str) -> Option<f64> {
     let known = is_well_known(groups, generation, None);
-    let alike =
-        |group: &&ColdGroup| is_well_known(groups, &group.generation, Some(group.table.as_str())) == known;
+    let alike = |group: &&ColdGroup| is_well_known(groups, &group.generation, Some(group.table.as_str())) == known;
     let mut pool: Vec<&ColdGroup> = groups.iter().filter(alike).collect();
     if pool.len() < WELL_KNOWN_TABLES {
         pool = groups.iter().collect();

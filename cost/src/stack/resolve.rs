@@ -4,8 +4,8 @@ use super::{Stack, StackConstants, StackKey, StackRow, Stacks};
 
 /// Rows of a key from which on more of them weigh no more: a factor is known to a few per cent by then.
 const FULL_WEIGHT_ROWS: f64 = 6.0;
-/// How far, as a logarithm, a key counts from what other stacks show: what lies beyond (early software on a new device)
-/// says little of its class.
+/// How far, as a logarithm, a key counts in full from what other stacks show: what lies beyond (early software on a new
+/// device) says little of its class, and weighs less by the square of its distance.
 const FARTHEST: f64 = 0.35;
 /// Rows from which on a key's constants beside its factor were fitted.
 const ROWS_OF_ALL_CONSTANTS: u32 = 8;
@@ -28,7 +28,8 @@ impl Stacks {
     ///
     /// The factor is the exponential of `(sum w x + k y) / (sum w + k)`: `x` the logarithms of the pooled keys' factors,
     /// `w` their rows over 6, at most 1, `y` the mean over the generation's other classes (else over the class on other
-    /// generations), `k` 0.4; an `x` farther than 0.35 from `y` counts as at that distance.
+    /// generations), `k` 0.4; an `x` at a distance `d` of more than 0.35 from `y` counts as at that distance, with `(0.35/d)^2`
+    /// of its weight.
     #[must_use]
     pub fn resolve(&self, key: &StackKey) -> Stack {
         if let Some(row) = self.stack.iter().find(|row| row.key() == *key) {
@@ -58,11 +59,12 @@ impl Stacks {
         self.answer(key, pool, constants, spread, &steps)
     }
 
-    /// What is known of a job that a row was fitted to, or of its like on the same machine: as [`Stacks::resolve`], but
-    /// what machines of one stack differ by does not count where the key has a row.
+    /// What is known of a job of a table: as [`Stacks::resolve`], but where the key's row rests on that very table, what
+    /// machines of one stack differ by does not count.
     #[must_use]
-    pub fn resolve_own(&self, key: &StackKey) -> Stack {
-        match self.stack.iter().find(|row| row.key() == *key) {
+    pub fn resolve_in(&self, key: &StackKey, table: &str) -> Stack {
+        let own = |row: &&StackRow| row.key() == *key && row.tables.iter().any(|of| of == table);
+        match self.stack.iter().find(own) {
             Some(row) => self.of_own_row(key, row),
             None => self.resolve(key),
         }
@@ -196,9 +198,10 @@ fn notes(stacks: &Stacks, steps: &[(String, f64)], rows: &[&StackRow], key: &Sta
 fn drawn(pool: &[&StackRow], towards: Option<f64>) -> f64 {
     let (mut sum, mut weight) = (0.0, 0.0);
     for row in pool {
-        let w = (f64::from(row.rows) / FULL_WEIGHT_ROWS).min(1.0);
         let own = libm::log(row.constants.compute_factor);
         let near = towards.map_or(own, |centre| own.clamp(centre - FARTHEST, centre + FARTHEST));
+        let far = towards.map_or(1.0, |centre| (FARTHEST / (own - centre).abs()).min(1.0));
+        let w = (f64::from(row.rows) / FULL_WEIGHT_ROWS).min(1.0) * far * far;
         sum += w * near;
         weight += w;
     }

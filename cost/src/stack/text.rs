@@ -57,11 +57,23 @@ fn problems(stacks: &Stacks) -> Vec<Problem> {
         check(subject, value, fits, "a standard deviation of logarithms", "0.1 is about 10 %");
     }
     let slow = stacks.spread.slow_launch_us;
-    check("spread.slow_launch_us".to_owned(), slow, slow.is_finite() && slow >= 0.0, "a time", "finite and not negative");
+    check(
+        "spread.slow_launch_us".to_owned(),
+        slow,
+        slow.is_finite() && slow >= 0.0,
+        "a time",
+        "finite and not negative",
+    );
     for (i, group) in stacks.cold.iter().enumerate() {
         for (name, value) in [("within", group.within), ("explained", group.explained), ("bias", group.bias.abs())] {
             let fits = (0.0..=LARGEST_SPREAD).contains(&value);
-            check(format!("cold[{i}].{name}"), value, fits, "a logarithm of what predictions are off by", "0.1 is 10 %");
+            check(
+                format!("cold[{i}].{name}"),
+                value,
+                fits,
+                "a logarithm of what predictions are off by",
+                "0.1 is 10 %",
+            );
         }
     }
     let classes = stacks.class.iter().enumerate().map(|(i, row)| (format!("class[{i}]"), &row.constants));

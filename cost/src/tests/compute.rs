@@ -87,7 +87,8 @@ fn a_host_that_launches_slowly_bounds_small_units() {
     let mut calibration = catalog("a100");
     calibration.dispatch.launch_us = 1000.0;
     let prepared = Prepared::new(calibration);
-    let software = Software { compute: 1.0, attention: 1.0, launch_us: None, slow_launch_us: 600.0, expert_sync_us: 0.0 };
+    let software =
+        Software { compute: 1.0, attention: 1.0, launch_us: None, slow_launch_us: 600.0, expert_sync_us: 0.0 };
     let mut kernels = Vec::new();
     unit_kernels(owned.shape(), UnitKind::Attention, Pass::Forward, Recompute::None, &mut kernels);
     let launches: u64 = kernels.iter().map(|kernel| u64::from(kernel.launches())).sum();

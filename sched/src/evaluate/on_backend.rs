@@ -6,8 +6,8 @@ use cost::{CostModel, GroupPlace};
 use ir::prediction::AtRisk;
 use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
-    SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+    Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction,
+    Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
 use super::Evaluator;

@@ -53,14 +53,20 @@ pub(crate) fn score(kind: ScoreKind, known: &Knowledge<'_>, context: &Context<'_
             ScoreKind::Shape | ScoreKind::Cold => known.without(&table.name),
         };
         let of_rows: Vec<Stack> = match kind {
-            ScoreKind::Fitted => subjects.iter().map(|subject| stacks.resolve_own(&subject.run.stack)).collect(),
+            ScoreKind::Fitted => {
+                subjects.iter().map(|subject| stacks.resolve_in(&subject.run.stack, &table.name)).collect()
+            }
             ScoreKind::Cold => subjects.iter().map(|subject| stacks.resolve(&subject.run.stack)).collect(),
             ScoreKind::Shape => with_one_factor(&subjects, &stacks),
         };
         let predicted: Vec<Result<Predicted, String>> =
             subjects.par_iter().zip(&of_rows).map(|(subject, stack)| subject.predict(stack)).collect();
         let baseline = baseline(kind, &subjects, tables);
-        rows.extend(score_rows(table, table.rows(resolved), &subjects, &predicted, &baseline));
+        let mut scored = score_rows(table, table.rows(resolved), &subjects, &predicted, &baseline);
+        for (subject, stack) in subjects.iter().zip(&of_rows) {
+            scored[subject.row].assumed = subject.run.assumed.iter().chain(&stack.notes).cloned().collect();
+        }
+        rows.extend(scored);
     }
     context.step(kind.name(), tables.asked as u64, tables.asked as u64, "")?;
     Ok(ScoreSet::of(kind, rows))

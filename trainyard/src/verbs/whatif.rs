@@ -136,7 +136,8 @@ fn spread(spread: cost::Spread) -> String {
     let causes: Vec<String> =
         spread.causes().into_iter().map(|(cause, of)| format!("{} {of:.3}", cause.name())).collect();
     let (below, above) = (spread.below(), spread.above());
-    let range = if above - below < 5e-4 { format!("{above:.3}") } else { format!("{below:.3} below, {above:.3} above") };
+    let range =
+        if above - below < 5e-4 { format!("{above:.3}") } else { format!("{below:.3} below, {above:.3} above") };
     format!("{range} (standard deviation of the logarithm: {})", causes.join(", "))
 }
 
@@ -152,10 +153,7 @@ pub(crate) fn basis(loaded: &Loaded, cost: &CostModel, plan: &Plan, prediction: 
         ("durations interpolated".to_owned(), share(basis.interpolated)),
         ("durations from formulas".to_owned(), share(basis.analytic)),
         ("durations assumed".to_owned(), share(basis.assumed)),
-        (
-            "spread".to_owned(),
-            spread(cost.spread(&kinds_of(cost.cluster(), plan), prediction)),
-        ),
+        ("spread".to_owned(), spread(cost.spread(&kinds_of(cost.cluster(), plan), prediction))),
     ];
     if stack.rows > 0 {
         let tables = stack.tables.join(", ");
