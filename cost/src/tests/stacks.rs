@@ -92,7 +92,8 @@ fn check(wanted: &StackKey, factor: f64, widening: &[f64], given_up: &[&str]) {
 /// `exp((sum w ln f + 0.4 towards) / (sum w + 0.4))`, written out again.
 fn drawn(factors: &[f64], towards: Option<f64>) -> f64 {
     let near = |f: &f64| towards.map_or(f.ln(), |y| f.ln().clamp(y - 0.35, y + 0.35));
-    let weigh = |f: &f64| towards.map_or(1.0, |y| if (f.ln() - y).abs() <= 0.35 { 1.0 } else { (0.35 / (f.ln() - y)).powi(2) });
+    let weigh =
+        |f: &f64| towards.map_or(1.0, |y| if (f.ln() - y).abs() <= 0.35 { 1.0 } else { (0.35 / (f.ln() - y)).powi(2) });
     let sum = factors.iter().map(|f| weigh(f) * near(f)).sum::<f64>();
     let weight = factors.iter().map(weigh).sum::<f64>();
     match towards {
