@@ -181,6 +181,9 @@ pub(crate) fn plan(report: &PlanReport) -> String {
     for reason in &report.reasons {
         line(&mut out, "because", reason);
     }
+    for refusal in report.runtimes.values().flatten() {
+        line(&mut out, "refused by", refusal);
+    }
     let _ = writeln!(out, "{}", memory(&report.prediction.memory));
     if !report.alternatives.is_empty() {
         let mut table = table(&["looked at", "why not", "iteration"]);

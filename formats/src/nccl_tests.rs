@@ -86,8 +86,14 @@ pub fn read(text: &str, file_name: &str, said: &Said) -> Result<Curve, Vec<Probl
     let all: Vec<Line<'_>> = lines(text).collect();
     let found = rows(&all, &mut faults);
     if faults.is_empty() && found.len() < 2 {
-        let hint = "give all that a program of nccl-tests prints, its heading with size, time, algbw and busbw included";
-        faults.whole("collectives", format!("has {} rows of a table, and a curve needs two", found.len()), hint, text.len());
+        let hint =
+            "give all that a program of nccl-tests prints, its heading with size, time, algbw and busbw included";
+        faults.whole(
+            "collectives",
+            format!("has {} rows of a table, and a curve needs two", found.len()),
+            hint,
+            text.len(),
+        );
     }
     if faults.is_empty() && found.iter().all(|(_, row)| row.bus == 0.0) {
         let hint = "a run on one rank moves nothing";
@@ -163,7 +169,11 @@ fn kind(all: &[Line<'_>], said: &Said, length: usize, faults: &mut Faults<'_>) -
             match (kind, found) {
                 (None, _) => {
                     let names: Vec<&str> = CollectiveKind::ALL.into_iter().map(CollectiveKind::name).collect();
-                    faults.at(line, format!("{name} measures what no plan uses"), Some(format!("one of {}", names.join(", "))));
+                    faults.at(
+                        line,
+                        format!("{name} measures what no plan uses"),
+                        Some(format!("one of {}", names.join(", "))),
+                    );
                 }
                 (Some(kind), Some(other)) if kind != other => {
                     let message = format!("{name} is {}, and {} was said before", kind.name(), other.name());
@@ -186,7 +196,9 @@ fn listed(all: &[Line<'_>]) -> (Option<u32>, Option<u32>) {
     for line in all {
         let words: Vec<&str> = unprefixed(line.text).trim_start_matches('#').split_whitespace().collect();
         let after = |wanted: &str| words.iter().position(|word| *word == wanted).and_then(|at| words.get(at + 1));
-        if let (Some(&"Rank"), Some(rank), Some(host), Some(_)) = (words.first(), words.get(1), after("on"), after("device")) {
+        if let (Some(&"Rank"), Some(rank), Some(host), Some(_)) =
+            (words.first(), words.get(1), after("on"), after("device"))
+        {
             ranks.push(rank);
             hosts.push(host);
         }

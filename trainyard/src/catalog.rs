@@ -8,6 +8,7 @@
 mod entries;
 #[cfg(test)]
 mod model_tests;
+mod observed;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ pub use self::entries::{FabricEntry, NodeEntry};
 pub(crate) use self::entries::{counted, fabric as fabric_entry};
 
 use crate::read::{Reader, Table};
-use crate::scenario::model;
+use crate::scenario::{Sight, model};
 
 /// The project's own catalog, as files of `catalog/`.
 const EMBEDDED: [(&str, &str); 25] = [
@@ -135,13 +136,17 @@ impl Catalog {
         };
         CATALOG.get_or_init(read).clone()
     }
-    /// Adds the entries of a file and returns every problem found in it.
+    /// Adds the entries of a file and returns every problem found in it. Entries of such a file name no others.
     pub fn add_file(&mut self, file: &str, text: &str) -> Vec<Problem> {
-        let ((), problems, _) = Reader::new(file).read(text, |root| self.add_tables(root));
+        self.add_text(file, text, None)
+    }
+    /// The same; files that its entries name are looked for where the scenario's are.
+    pub(crate) fn add_text(&mut self, file: &str, text: &str, sight: Option<&Sight<'_>>) -> Vec<Problem> {
+        let ((), problems, _) = Reader::new(file).read(text, |root| self.add_tables(root, sight));
         problems
     }
     /// Adds the entries of the five tables of a file.
-    pub(crate) fn add_tables(&mut self, root: &Table<'_>) {
+    pub(crate) fn add_tables(&mut self, root: &Table<'_>, sight: Option<&Sight<'_>>) {
         let entries = |key| root.table(key).map(|table| table.entries()).unwrap_or_default();
         let (devices, links, nodes) = (entries("devices"), entries("links"), entries("nodes"));
         let (fabrics, models) = (entries("fabrics"), entries("models"));
@@ -151,10 +156,11 @@ impl Catalog {
         }
         self.links.extend(links.into_iter().filter_map(|(name, value)| entries::link(name, &value)));
         for (name, value) in nodes {
-            let node = entries::node(self, name, &value);
+            let (node, measured) = entries::node(self, name, &value, sight).unzip();
             self.nodes.extend(node);
+            self.links.extend(measured.into_iter().flatten());
         }
-        self.fabrics.extend(fabrics.into_iter().filter_map(|(name, value)| entries::fabric(name, &value)));
+        self.fabrics.extend(fabrics.into_iter().filter_map(|(name, value)| entries::fabric(name, &value, sight)));
         self.models.extend(models.into_iter().filter_map(|(name, value)| {
             let table = value.table()?;
             let model = model::written_out(&table, name);

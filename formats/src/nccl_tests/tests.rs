@@ -60,12 +60,24 @@ fn what_contradicts_itself_is_refused() {
         assert!(WHOLE.contains(from), "{from}");
         WHOLE.replacen(from, to, 1)
     };
-    check(WHOLE, said(Some(CollectiveKind::AllReduce), None), Err(&["all_gather_perf is all-gather, and all-reduce was said before"]));
+    check(
+        WHOLE,
+        said(Some(CollectiveKind::AllReduce), None),
+        Err(&["all_gather_perf is all-gather, and all-reduce was said before"]),
+    );
     check(WHOLE, said(None, Some(8)), Err(&["lists 4 ranks, and 8 were said"]));
-    check(&with("all_gather_perf", "sendrecv_perf"), Said::default(), Err(&["line 2: sendrecv_perf measures what no plan uses"]));
+    check(
+        &with("all_gather_perf", "sendrecv_perf"),
+        Said::default(),
+        Err(&["line 2: sendrecv_perf measures what no plan uses"]),
+    );
     check(&with("45.10", "54.10"), Said::default(), Err(&["line 13: algbw is 46.5, and size over time is 38.76"]));
     check(&with("  23.00 ", "  33.00 "), Said::default(), Err(&["line 12: busbw is 33, and 23.00 would follow"]));
-    check(&with("  34.87 ", "  40.69 "), Said::default(), Err(&["which no all-gather of 4 ranks has (0.8751 is that of 8)"]));
+    check(
+        &with("  34.87 ", "  40.69 "),
+        Said::default(),
+        Err(&["which no all-gather of 4 ranks has (0.8751 is that of 8)"]),
+    );
     check(&with(" 23.00      0", " 23.00     12"), Said::default(), Err(&["12 wrong values"]));
     check(&with("    2097152 ", "     524288 "), Said::default(), Err(&["524288 bytes do not follow 1048576"]));
     check(&with("34.20", "  N/A"), Said::default(), Err(&["`N/A` is no time"]));
@@ -83,7 +95,11 @@ fn what_is_not_said_is_asked_for() {
     check(bare, Said::default(), Err(&["does not say which collective it is of (say it beside the file: kind"]));
     check(bare, said(Some(CollectiveKind::AllReduce), None), Ok((CollectiveKind::AllReduce, 8, None, 2)));
     check(bare, said(Some(CollectiveKind::AllReduce), Some(8)), Ok((CollectiveKind::AllReduce, 8, None, 2)));
-    check(bare, said(Some(CollectiveKind::AllReduce), Some(16)), Err(&["no all-reduce of 16 ranks has (1.7500 is that of 8)"]));
+    check(
+        bare,
+        said(Some(CollectiveKind::AllReduce), Some(16)),
+        Err(&["no all-reduce of 16 ranks has (1.7500 is that of 8)"]),
+    );
     check(bare, said(Some(CollectiveKind::AllGather), None), Err(&["no all-gather of any number of ranks has"]));
     // Two decimals of small rates leave several numbers of ranks.
     let slow = bare.replace("104.9 10.00 17.50", "1049 1.00 1.98").replace("104.9 20.00 35.00", "1049 2.00 3.97");
@@ -117,16 +133,17 @@ fn files_of_users_are_read() {
 fn mutated_outputs_never_panic() {
     let markdown = "all_reduce_bench\n| payload | busbw | algbw |\n| ---: | ---: | ---: |\n| 1MiB | 39.93GBps | 22.82GBps |\n| 2MiB | 64.53GBps | 36.87GBps |\n";
     let (mut good, mut bad) = (0, 0);
-    let tried = crate::text::testing::mutate(7, 20_000, &[WHOLE, markdown], |text| match read(text, "m", &Said::default()) {
-        Ok(curve) => {
-            assert!(curve.ranks >= 2 && curve.points.len() >= 2);
-            assert!(curve.points.is_sorted_by(|a, b| a[0] < b[0]) && curve.points.iter().all(|p| p[1] > 0.0));
-            good += 1;
-        }
-        Err(problems) => {
-            assert!(!problems.is_empty());
-            bad += 1;
-        }
-    });
+    let tried =
+        crate::text::testing::mutate(7, 20_000, &[WHOLE, markdown], |text| match read(text, "m", &Said::default()) {
+            Ok(curve) => {
+                assert!(curve.ranks >= 2 && curve.points.len() >= 2);
+                assert!(curve.points.is_sorted_by(|a, b| a[0] < b[0]) && curve.points.iter().all(|p| p[1] > 0.0));
+                good += 1;
+            }
+            Err(problems) => {
+                assert!(!problems.is_empty());
+                bad += 1;
+            }
+        });
     assert!(tried > 10_000 && good > 100 && bad > 1000, "{tried} {good} {bad}");
 }

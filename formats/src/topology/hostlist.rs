@@ -101,7 +101,10 @@ mod tests {
         check("n[08-10]", Ok(&["n08", "n09", "n10"]));
         check("r[1-2]n[1-2]x,z", Ok(&["r1n1x", "r1n2x", "r2n1x", "r2n2x", "z"]));
         check("switch.1.[1-2]", Ok(&["switch.1.1", "switch.1.2"]));
-        check("n[1-100]", Ok(&(1..=100).map(|n| format!("n{n}")).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>()));
+        check(
+            "n[1-100]",
+            Ok(&(1..=100).map(|n| format!("n{n}")).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>()),
+        );
     }
 
     #[test]

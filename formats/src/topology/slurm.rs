@@ -36,8 +36,8 @@ impl Topology {
         self.leaves.iter().map(|leaf| leaf.nodes.len()).sum()
     }
 
-    /// Nodes of each leaf, for the first `nodes` of them: all leaves that they fill are equally large, but the last may
-    /// be filled in part. One leaf that holds all is 0: one switch.
+    /// Nodes of each leaf, where `nodes` fill them one after the other: all that they fill are equally large, but the last
+    /// may be smaller or filled in part.
     ///
     /// # Errors
     /// Why not: more nodes than there are, or leaves of unlike size.
@@ -47,9 +47,6 @@ impl Topology {
             return Err(format!("joins {all} nodes, and the cluster has {nodes}"));
         }
         let first = self.leaves.first().map_or(0, |leaf| leaf.nodes.len());
-        if nodes <= first as u64 {
-            return Ok(0);
-        }
         let mut rest = nodes;
         for leaf in &self.leaves {
             let size = leaf.nodes.len() as u64;
@@ -129,7 +126,8 @@ pub fn read(text: &str, file_name: &str) -> Result<Topology, Vec<Problem>> {
     if let Some((line, sizes)) = &base {
         block_sizes(line, sizes, &blocks, &mut faults);
     }
-    let topology = if blocks.is_empty() { tree(&switches, text.len(), &mut faults) } else { blocked(blocks, &mut faults) };
+    let topology =
+        if blocks.is_empty() { tree(&switches, text.len(), &mut faults) } else { blocked(blocks, &mut faults) };
     faults.finish(|| topology)
 }
 
@@ -216,7 +214,11 @@ fn block_sizes(line: &Line<'_>, sizes: &str, blocks: &[(Line<'_>, Leaf)], faults
         return;
     };
     for (line, block) in blocks.iter().filter(|(_, block)| block.nodes.len() < base) {
-        faults.at(line, format!("{} has {} nodes, fewer than the block size of {base}", block.name, block.nodes.len()), None);
+        faults.at(
+            line,
+            format!("{} has {} nodes, fewer than the block size of {base}", block.name, block.nodes.len()),
+            None,
+        );
     }
 }
 
@@ -256,7 +258,10 @@ fn tree(switches: &[Switch<'_>], length: usize, faults: &mut Faults<'_>) -> Topo
             ("is a loop: every switch is below another".to_owned(), "one switch is below no other")
         } else {
             let names = names.join(", ");
-            (format!("has several roots, whose nodes do not reach each other: {names}"), "one switch above them joins them")
+            (
+                format!("has several roots, whose nodes do not reach each other: {names}"),
+                "one switch above them joins them",
+            )
         };
         faults.whole("topology", what, hint, length);
         return none;

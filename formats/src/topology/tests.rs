@@ -59,9 +59,8 @@ fn the_best_ring_is_found() {
     let ring = ["X NV2 SYS NV1", "NV2 X NV1 SYS", "SYS NV1 X NV2", "NV1 SYS NV2 X"];
     let text = format!("GPU0 GPU1 GPU2 GPU3\nGPU0 {}\nGPU1 {}\nGPU2 {}\nGPU3 {}\n", ring[0], ring[1], ring[2], ring[3]);
     assert_eq!(matrix::read(&text, "t").expect("sound").ring(&[0, 1, 2, 3]), NvLink(1));
-    let line = ["X NV2 PIX PIX", "NV2 X NV1 PIX", "PIX NV1 X NV2", "PIX PIX NV2 X"].map(|cells| row(
-        cells.split(' ').collect::<Vec<_>>().try_into().expect("four"),
-    ));
+    let line = ["X NV2 PIX PIX", "NV2 X NV1 PIX", "PIX NV1 X NV2", "PIX PIX NV2 X"]
+        .map(|cells| row(cells.split(' ').collect::<Vec<_>>().try_into().expect("four")));
     let text = format!("GPU0 GPU1 GPU2 GPU3\nGPU0 {}\nGPU1 {}\nGPU2 {}\nGPU3 {}\n", line[0], line[1], line[2], line[3]);
     assert_eq!(matrix::read(&text, "t").expect("sound").ring(&[0, 1, 2, 3]), Bridge);
 }
@@ -104,7 +103,8 @@ fn wrong_matrices_are_refused() {
     let unlike = "GPU0 GPU1 GPU2\nGPU0 X NV1 SYS\nGPU1 NV1 X SYS\nGPU2 SYS SYS X\n";
     let found = matrix::read(unlike, "t").expect("sound").domains().uniform().expect_err("unlike");
     assert!(found.contains("unlike size: {0,1} {2}"), "{found}");
-    let crossed = "GPU0 GPU1 GPU2 GPU3\nGPU0 X SYS NV1 SYS\nGPU1 SYS X SYS NV1\nGPU2 NV1 SYS X SYS\nGPU3 SYS NV1 SYS X\n";
+    let crossed =
+        "GPU0 GPU1 GPU2 GPU3\nGPU0 X SYS NV1 SYS\nGPU1 SYS X SYS NV1\nGPU2 NV1 SYS X SYS\nGPU3 SYS NV1 SYS X\n";
     let found = matrix::read(crossed, "t").expect("sound").domains().uniform().expect_err("crossed");
     assert!(found.contains("CUDA_VISIBLE_DEVICES=0,2,1,3"), "{found}");
 }
@@ -120,7 +120,7 @@ fn trees_and_blocks_are_read() {
     let tree = slurm::read(TREE, "t").unwrap_or_else(|p| panic!("{p:#?}"));
     assert_eq!((tree.nodes(), tree.levels, tree.leaves.len()), (6, 2, 2));
     assert_eq!(tree.leaves[1].nodes, ["n4", "n5", "n6"]);
-    let sizes = [(0, 0), (3, 0), (4, 3), (6, 3)];
+    let sizes = [(0, 3), (3, 3), (4, 3), (6, 3)];
     sizes.iter().for_each(|(nodes, expect)| assert_eq!(tree.leaf_size(*nodes), Ok(*expect), "{nodes}"));
     assert!(tree.leaf_size(7).expect_err("too many").contains("joins 6 nodes, and the cluster has 7"));
     let printed = "SwitchName=core Level=1 LinkSpeed=1 Nodes=n[1-6] Switches=leaf[1-2]\nSwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-3]\nSwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[4-6]\n";
@@ -166,12 +166,18 @@ fn wrong_trees_are_refused() {
     refused(with("LinkSpeed", "LinkSped"), &["unknown key `LinkSped` (did you mean `LinkSpeed`?)"]);
     refused(with("nodes=n[1-3]", ""), &["line 3: leaf1 has neither nodes nor switches below it"]);
     refused(with("LinkSpeed=100", "Nodes=n9"), &["core has both nodes and switches below it"]);
-    refused(with("SwitchName=leaf2", "SwitchName=leaf1"), &["line 4: leaf1 is described twice", "there is no switch `leaf2`"]);
+    refused(
+        with("SwitchName=leaf2", "SwitchName=leaf1"),
+        &["line 4: leaf1 is described twice", "there is no switch `leaf2`"],
+    );
     refused(with("leaf[1-2]", "leaf1"), &["has several roots, whose nodes do not reach each other: core, leaf2"]);
     refused(with("LinkSpeed=100", "BlockName=b"), &["BlockName belongs to no switch"]);
     refused(slurm::read("", "t"), &["names no switch and no block"]);
     refused(slurm::read("---\n- topology: topo\n  cluster_default: true\n", "t"), &["is topology.yaml"]);
-    refused(slurm::read("BlockName=b Nodes=n1\nBlockSizes=4\n", "t"), &["b has 1 nodes, fewer than the block size of 4"]);
+    refused(
+        slurm::read("BlockName=b Nodes=n1\nBlockSizes=4\n", "t"),
+        &["b has 1 nodes, fewer than the block size of 4"],
+    );
     refused(slurm::read(&format!("{TREE}BlockName=b Nodes=n9\n"), "t"), &["has both switches and blocks"]);
     let printed = "SwitchName=c Level=1 Nodes=n[1-2] Switches=a\nSwitchName=a Level=0 Nodes=n1\n";
     refused(slurm::read(printed, "t"), &["line 1: c says 2 nodes, and 1 are below it"]);

@@ -61,6 +61,8 @@ pub struct PlanReport {
     pub stack_notes: Vec<String>,
     /// Why it was chosen.
     pub reasons: Vec<String>,
+    /// Software that trains, and what each would refuse of the plan, as far as its rules are known.
+    pub runtimes: BTreeMap<&'static str, Vec<String>>,
     /// Other plans that were looked at, best first, with why they lost.
     pub alternatives: Vec<Alternative>,
     /// The chosen plan as a scenario of its own.
