@@ -160,10 +160,10 @@ fn sequences_over_ranks() {
         let training = format!("sequence_length = {length}\nglobal_batch = 16");
         Case { nodes: "2 x dgx-h100", model: &dense(8), training: &training, plan }.refused(needles);
     };
-    check(4090, "tensor = 4\nsequence_parallel = true", &["4090"]);
-    check(1023, "tensor = 2\nsequence_parallel = true", &["1023"]);
-    check(131_000, "context = 16", &["131000", "twice the context degree"]);
-    check(4100, "context = 8", &["4100", "twice the context degree"]);
+    check(4090, "tensor = 4\nsequence_parallel = true", &["4090 tokens do not divide by tensor 4", "4092"]);
+    check(1023, "tensor = 2\nsequence_parallel = true", &["1023 tokens do not divide by tensor 2", "1024"]);
+    check(131_000, "context = 16", &["131000 does not divide into 32 parts for context 16", "131008"]);
+    check(4100, "context = 8", &["4100 does not divide into 16 parts for context 8", "4112"]);
     let good = "sequence_length = 131072\nglobal_batch = 16";
     Case { nodes: "2 x dgx-h100", model: &dense(8), training: good, plan: "context = 8\nrecompute = \"full\"" }
         .planned();

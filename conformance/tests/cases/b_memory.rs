@@ -37,7 +37,7 @@ fn the_heaviest_stage_counts() {
         let plan = format!("pipeline = 4\nlayers_per_stage = {layers:?}\nmicrobatch_size = 1");
         let training = "sequence_length = 512\nglobal_batch = 8";
         let found = Case { nodes: "1 x hgx-a100-4", model: &model, training, plan: &plan }.planned().prediction;
-        let weights: Vec<f64> = found.memory.iter().map(|memory| memory.parts_gib["parameters"]).collect();
+        let weights: Vec<f64> = found.memory.iter().map(|memory| memory.parts_gib["weights"]).collect();
         let most = (0..4).max_by(|a, b| weights[*a].total_cmp(&weights[*b])).expect("stages");
         assert_eq!(most, heaviest, "{weights:?}");
         let mean = weights.iter().sum::<f64>() / 4.0;
@@ -79,7 +79,7 @@ fn plain_attention_keeps_its_scores() {
         };
         let expect = 5.0 * 16.0 * f64::from(length * length) * 4.0 * f64::from(layers) / f64::from(1u32 << 30);
         let more = held("plain") - held("fused");
-        assert!((more / expect - 1.0).abs() < 0.35, "{layers} layers of {length}: {more} GiB, by hand {expect}");
+        assert!((more / expect - 1.0).abs() < 0.1, "{layers} layers of {length}: {more} GiB, by hand {expect}");
     }
 }
 
@@ -93,18 +93,23 @@ fn long_sequences_of_a_large_model() {
             let training = "sequence_length = 131072\nglobal_batch = 16";
             Case { nodes, model: "llama-3.1-70b", training, plan: &plan }.planned().prediction
         };
-        let (full, offload) = (case("recompute = \"full\""), case("offload = [\"activations\"]"));
-        assert!(largest(&full) < 80.0 * f64::from(8 / context), "{}", largest(&full));
-        assert!(offload.memory.iter().all(|memory| memory.peak_gib <= memory.capacity_gib));
-        assert!(full.iteration_ms > 0.0 && offload.iteration_ms > 0.0);
-        assert!(largest(&full) < largest(&offload), "{} and {}", largest(&full), largest(&offload));
+        let full = case("recompute = \"full\"");
+        let selective = case("recompute = \"selective\"");
+        let offload = case("offload = [\"activations\"]");
+        assert!(largest(&full) < 0.6 * largest(&selective), "{} and {}", largest(&full), largest(&selective));
+        assert!(largest(&offload) < 0.6 * largest(&selective), "{} and {}", largest(&offload), largest(&selective));
+        // A forward pass more against copies on a link that has the time.
+        let (slowest, fastest) = (full.iteration_ms, offload.iteration_ms.min(selective.iteration_ms));
+        assert!((1.05..1.4).contains(&(slowest / fastest)), "{slowest} ms and {fastest} ms");
     }
 }
 
 /// U25: with 1F1B and its kin the peak does not grow with the number of microbatches; with GPipe it does.
 #[test]
 fn peaks_do_not_grow_with_microbatches() {
-    for (schedule, chunks, grows) in [("1f1b", 1, false), ("1f1b", 2, false), ("zb-h1", 1, false), ("gpipe", 1, true)] {
+    for (schedule, chunks, grows) in
+        [("1f1b", 1, false), ("1f1b", 2, false), ("zero-bubble-h1", 1, false), ("gpipe", 1, true)]
+    {
         let held = |batch: u32| {
             let training = format!("sequence_length = 1024\nglobal_batch = {batch}");
             let word = if chunks > 1 { String::new() } else { format!("schedule = \"{schedule}\"") };

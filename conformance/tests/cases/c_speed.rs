@@ -16,7 +16,7 @@ fn schedules_compare_as_measured() {
     };
     let gain = |batch: u32, rest: &str| time(batch, "schedule = \"1f1b\"") / time(batch, rest) - 1.0;
     // 55, 66 and 67 samples a second on eight devices: gains of a fifth.
-    for rest in ["chunks_per_stage = 2", "chunks_per_stage = 4", "schedule = \"zb-h1\""] {
+    for rest in ["chunks_per_stage = 2", "chunks_per_stage = 4", "schedule = \"zero-bubble-h1\""] {
         let (few, many) = (gain(16, rest), gain(256, rest));
         assert!(few > 0.05, "{rest} gains {few} of 16 microbatches");
         assert!(many < few / 2.0, "{rest} gains {many} of 256 microbatches and {few} of 16");
@@ -38,8 +38,9 @@ fn tensor_groups_stay_inside_nodes() {
             milliseconds(nodes, &model, training, &plan)
         };
         let best = time(inside);
-        for wider in [2 * inside, 4 * inside] {
-            assert!(time(wider) > 1.2 * best, "{nodes}: tensor {wider} takes {} ms, {inside} {best} ms", time(wider));
+        for (wider, least) in [(2 * inside, 1.03), (4 * inside, 1.3)] {
+            let wide = time(wider);
+            assert!(wide > least * best, "{nodes}: tensor {wider} takes {wide} ms, {inside} takes {best} ms");
         }
     }
 }
@@ -65,32 +66,29 @@ fn gathers_over_a_slow_network() {
         assert!(two > 1.5 * one, "{model}: {one} ms on a node and {two} ms on two");
         let devices = if node == "a40-8" { 8 } else { 4 };
         let whole = time(2, &format!("zero = 3\nshard = {devices}"));
-        assert!(whole < 0.75 * two, "{model}: {whole} ms with copies in each node, {two} without");
+        assert!(whole < 0.8 * two, "{model}: {whole} ms with copies in each node, {two} without");
     }
 }
 
-/// U31: what network sharded training needs is a curve, and the bandwidth is more for less work on each device.
+/// U31: what network sharded training needs is a curve: the more work between two gathers, the less.
 #[test]
 fn how_much_network_is_enough() {
-    let enough = |batch: u32| {
-        let training = format!("sequence_length = 4096\nglobal_batch = {batch}");
-        let case = Case {
-            nodes: "8 x dgx-a100",
-            model: "llama-3.1-8b",
-            training: &training,
-            plan: "zero = 3\nmicrobatch_size = 1\nrecompute = \"full\"",
-        };
+    let network = |microbatch: u32| {
+        let training = "sequence_length = 4096\nglobal_batch = 256";
+        let plan = format!("zero = 3\nmicrobatch_size = {microbatch}\nrecompute = \"full\"");
+        let case = Case { nodes: "8 x dgx-a100", model: "llama-3.1-8b", training, plan: &plan };
         let text = format!("{}[size]\nask = [\"network\"]\n", case.text());
         let loaded =
             trainyard::scenario::parse("s.toml", &text, std::path::Path::new("")).unwrap_or_else(|e| panic!("{e}"));
         let report = trainyard::size(&loaded, &trainyard::Context::default()).unwrap_or_else(|e| panic!("{e}"));
-        report.network.expect("asked").points
+        let network = report.network.expect("asked");
+        assert!(network.points.len() >= 8, "{:?}", network.points);
+        assert!(network.points.is_sorted_by(|a, b| a.step_s >= b.step_s), "{:?}", network.points);
+        network.as_compute_gbit_per_s.expect("gathers take as long as compute somewhere")
     };
-    for batch in [64, 256] {
-        let points = enough(batch);
-        assert!(points.len() >= 3, "{points:?}");
-        let times: Vec<f64> = points.iter().map(|point| point.step_s).collect();
-        assert!(times.is_sorted_by(|a, b| a >= b) || times.is_sorted_by(|a, b| a <= b), "{times:?}");
+    let (one, two, four) = (network(1), network(2), network(4));
+    for ratio in [one / two, two / four] {
+        assert!((1.6..2.4).contains(&ratio), "{one}, {two} and {four} Gb/s");
     }
 }
 
@@ -122,8 +120,7 @@ fn eight_bits_pay_for_large_products() {
         };
         time("bf16") / time("fp8")
     };
-    let small = gain(&dense(8), 1024);
-    let large = gain("llama-2-13b", 4096);
-    assert!(small < 1.05, "a small model is {small} times as fast");
-    assert!((1.15..1.7).contains(&large), "13B is {large} times as fast");
+    let (small, large) = (gain(&dense(8), 1024), gain("llama-2-13b", 4096));
+    assert!(small < 1.1, "a small model is {small} times as fast");
+    assert!((1.15..1.6).contains(&large) && large > small + 0.1, "13B is {large} times as fast, a small one {small}");
 }

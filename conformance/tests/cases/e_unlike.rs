@@ -11,7 +11,7 @@ fn milliseconds(cluster: &str, plan: &str) -> f64 {
 /// U42: with equal shares the slow device sets the pace: time is the largest of share over rate.
 #[test]
 fn equal_shares_run_at_the_slow_device() {
-    for (fast, slow) in [("dgx-a100", "dgx-2"), ("dgx-h100", "dgx-1v")] {
+    for (fast, slow) in [("dgx-a100", "p3dn"), ("dgx-h100", "dgx-1v")] {
         let plan = "microbatch_size = 1";
         let mixed = milliseconds(&format!("[cluster]\nnodes = [\"1 x {fast}\", \"1 x {slow}\"]"), plan);
         let alone = |node: &str| milliseconds(&format!("2 x {node}"), plan);
@@ -38,7 +38,7 @@ fn unequal_shares_are_refused_with_what_is_equal() {
     check(7, "data = 2\npipeline = 4", &["7", "a global batch of 6 or 8"]);
     check(64, "data = 8\nmicrobatch_size = 3", &["64", "a global batch of 48 or 72"]);
     // Not a share for each replica.
-    check(64, "data = 2\nmicrobatches = [24, 40]", &["plan.microbatches", "whole number"]);
+    check(64, "data = 2\nmicrobatches = [24, 40]", &["plan.microbatches", "replicas have equal shares"]);
 }
 
 /// A tensor group of unlike devices runs in lockstep and is refused; unlike stages and replicas are not.

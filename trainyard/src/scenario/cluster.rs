@@ -36,7 +36,7 @@ fn fabric(value: &Value<'_>, catalog: &Catalog, nodes: Option<u64>, sight: &Sigh
         None => fabric_entry(String::new(), value, Some(sight))?,
         Some(name) => {
             let found = catalog.fabric(name).cloned();
-            if found.is_none() {
+            if found.is_none() && !catalog.is_wrong(name) {
                 let hint = suggest(name, catalog.fabrics.iter().map(|f| f.name.as_str()));
                 value.problem(format!("there is no fabric `{name}`"), Some(hint));
             }
@@ -47,7 +47,7 @@ fn fabric(value: &Value<'_>, catalog: &Catalog, nodes: Option<u64>, sight: &Sigh
         None => None,
         Some(wanted) => {
             let found = catalog.link(wanted).cloned();
-            if found.is_none() {
+            if found.is_none() && !catalog.is_wrong(wanted) {
                 let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
                 missing(value, &format!("{}.up_link", value.path()), "link", wanted, hint);
             }
@@ -117,13 +117,16 @@ fn group(item: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<N
 /// Resolves a node's names and adds it, with its devices, to the cluster.
 fn node_kind(name: &str, place: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<NodeKindId> {
     let Some(entry) = catalog.node(name) else {
+        if catalog.is_wrong(name) {
+            return None;
+        }
         let hint = suggest(name, catalog.nodes.iter().map(|n| n.name.as_str()));
         place.problem(format!("there is no node `{name}`"), Some(hint));
         return None;
     };
     let link = |key: &str, wanted: &str| -> Option<Link> {
         let found = catalog.link(wanted).cloned();
-        if found.is_none() {
+        if found.is_none() && !catalog.is_wrong(wanted) {
             let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
             missing(place, &format!("nodes.{name}.{key}"), "link", wanted, hint);
         }
@@ -134,6 +137,9 @@ fn node_kind(name: &str, place: &Value<'_>, catalog: &Catalog, cluster: &mut Clu
     let mut devices = Vec::with_capacity(entry.devices.len());
     for device in &entry.devices {
         let Some(id) = device_kind(device, catalog, cluster) else {
+            if catalog.is_wrong(device) {
+                return None;
+            }
             let hint = suggest(device, catalog.devices.iter().map(|d| d.name.as_str()));
             missing(place, &format!("nodes.{name}.devices"), "device", device, hint);
             return None;

@@ -92,7 +92,7 @@ fn a_measured_collective_prices_its_group() {
     let loaded = parse("s.toml", SCENARIO, &path).unwrap_or_else(|e| panic!("{e}"));
     let price = |loaded: &Loaded| {
         let cost = crate::job::cost_model(loaded, None).unwrap_or_else(|e| panic!("{e}"));
-        let place = cost::GroupPlace::of(&loaded.scenario.cluster, &[DeviceId::new(0), DeviceId::new(1)]);
+        let place = ::cost::GroupPlace::of(&loaded.scenario.cluster, &[DeviceId::new(0), DeviceId::new(1)]);
         let (kind, algorithm) = (ir::program::CollectiveKind::AllReduce, ir::CollectiveAlgorithm::Automatic);
         cost.collective(kind, ir::Bytes::new(67_108_864), place, algorithm)
     };
