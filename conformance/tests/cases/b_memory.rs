@@ -6,12 +6,10 @@ use super::{Case, dense, largest, peak};
 /// optimizer's state makes a 70B fit that did not.
 #[test]
 fn the_first_stage_holds_most() {
-    let case = |plan| Case {
-        nodes: "32 x dgx-a100",
-        model: "llama-3.1-70b",
-        training: "sequence_length = 8192\nglobal_batch = 64",
-        plan,
-    };
+    fn case(plan: &str) -> Case<'_> {
+        let training = "sequence_length = 8192\nglobal_batch = 64";
+        Case { nodes: "32 x dgx-a100", model: "llama-3.1-70b", training, plan }
+    }
     const SHAPE: &str =
         "tensor = 4\npipeline = 8\nsequence_parallel = true\nrecompute = \"selective\"\nmicrobatch_size = 1\n";
     // By hand 89 GB of 80, at stage 0.

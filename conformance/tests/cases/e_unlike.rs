@@ -45,7 +45,8 @@ fn unequal_shares_are_refused_with_what_is_equal() {
 #[test]
 fn tensor_groups_are_of_one_kind() {
     let cluster = "[nodes.mixed]\nlike = \"dgx-a100\"\ndevices = [\"4 x a100-sxm4-80gb\", \"4 x v100-sxm2-32gb\"]\ndomain_size = 8\n[cluster]\nnodes = \"1 x mixed\"";
-    let case = |plan| Case { nodes: cluster, model: &dense(16), training: TRAINING, plan };
+    let model = dense(16);
+    let case = |plan| Case { nodes: cluster, model: &model, training: TRAINING, plan };
     case("tensor = 8").refused(&["unlike devices"]);
     for plan in ["tensor = 4\ndata = 2", "tensor = 4\npipeline = 2", "pipeline = 2\ntensor = 2"] {
         case(plan).planned();

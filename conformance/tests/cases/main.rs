@@ -12,7 +12,7 @@ mod e_unlike;
 
 use std::path::Path;
 
-use trainyard::results::{PlanReport, PredictionSummary, SimulateReport};
+use trainyard::results::{PlanReport, PredictionSummary};
 use trainyard::{Context, Error, scenario};
 
 /// A scenario of a cluster (its nodes), a model (its name, or `[model]` in full), and keys of training and plan.
@@ -43,12 +43,6 @@ impl Case<'_> {
     fn plan(&self) -> Result<PlanReport, Error> {
         let loaded = scenario::parse("s.toml", &self.text(), Path::new(""))?;
         trainyard::plan(&loaded, &Context::default())
-    }
-
-    #[track_caller]
-    fn simulated(&self) -> SimulateReport {
-        let loaded = scenario::parse("s.toml", &self.text(), Path::new("")).unwrap_or_else(|error| panic!("{error}"));
-        trainyard::simulate(&loaded, &Context::default()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()))
     }
 
     /// The words with which it is refused, all of them at once.
