@@ -58,8 +58,10 @@ fn all(words: &[&str], at: &mut usize, allow: &BTreeSet<String>) -> bool {
 }
 
 fn one(words: &[&str], at: &mut usize, allow: &BTreeSet<String>) -> bool {
-    let Some(word) = words.get(*at) else { return false };
+    let word = words.get(*at);
+    // Past the end, so that what lacks an operand is no whole expression.
     *at += 1;
+    let Some(word) = word else { return false };
     if *word == "(" {
         let met = any(words, at, allow);
         let closed = words.get(*at) == Some(&")");
