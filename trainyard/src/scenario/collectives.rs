@@ -36,11 +36,16 @@ fn curve(value: &Value<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) -> Opt
     let kind = table.get("kind").map(|v| v.one_of(CollectiveKind::ALL, CollectiveKind::name));
     let ranks = table.get("ranks").map(|v| v.integer(2..=1 << 20).and_then(|n| u32::try_from(n).ok()));
     let nodes = table.get("nodes").map(|v| v.count());
-    let link = table.get("link");
+    let named = table.get("link");
+    let link = named.as_ref().map(|v| v.text());
     let (file, points) = (table.get("file"), table.get("points"));
     table.finish();
     // An outer `None` is a key that is not there, an inner one a key that is wrong.
-    if matches!(kind, Some(None)) || matches!(ranks, Some(None)) || matches!(nodes, Some(None)) {
+    if matches!(kind, Some(None))
+        || matches!(ranks, Some(None))
+        || matches!(nodes, Some(None))
+        || matches!(link, Some(None))
+    {
         return None;
     }
     let said = Said { kind: kind.flatten(), ranks: ranks.flatten() };
@@ -54,7 +59,7 @@ fn curve(value: &Value<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) -> Opt
     };
     let cluster = cluster?;
     let nodes = self::nodes(value, nodes.flatten(), &found, cluster)?;
-    let link = self::link(value, link.as_ref(), found.ranks, nodes, cluster)?;
+    let link = self::link(value, named.as_ref().zip(link.flatten()), found.ranks, nodes, cluster)?;
     let (kind, ranks, points) = (found.kind.name().to_owned(), found.ranks, found.points);
     Some(CollectivePoints { link, kind, ranks, nodes, points })
 }
@@ -115,7 +120,13 @@ fn nodes(value: &Value<'_>, written: Option<u32>, curve: &nccl_tests::Curve, clu
 }
 
 /// The link that joined the members: the one written, which must be in the cluster, else that of its nodes.
-fn link(value: &Value<'_>, written: Option<&Value<'_>>, ranks: u32, nodes: u32, cluster: &Cluster) -> Option<String> {
+fn link(
+    value: &Value<'_>,
+    written: Option<(&Value<'_>, &str)>,
+    ranks: u32,
+    nodes: u32,
+    cluster: &Cluster,
+) -> Option<String> {
     let of = |kind: &NodeKind| {
         let link = if nodes > 1 {
             &kind.nic
@@ -128,7 +139,7 @@ fn link(value: &Value<'_>, written: Option<&Value<'_>>, ranks: u32, nodes: u32, 
     };
     let mut links: Vec<String> = cluster.node_kinds.iter().map(of).collect();
     links.dedup();
-    let Some(written) = written else {
+    let Some((written, name)) = written else {
         if let [only] = &links[..] {
             return Some(only.clone());
         }
@@ -138,7 +149,6 @@ fn link(value: &Value<'_>, written: Option<&Value<'_>>, ranks: u32, nodes: u32, 
         );
         return None;
     };
-    let name = written.text()?;
     let all = cluster.node_kinds.iter().flat_map(|kind| [&kind.domain_link, &kind.host_link, &kind.nic]);
     let names: Vec<&str> = all.map(|link| link.name.as_str()).collect();
     if !names.contains(&name) {
