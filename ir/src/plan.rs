@@ -189,6 +189,39 @@ impl Mesh {
     }
 }
 
+/// Where the vocabulary's layers (embedding, final norm, head and loss) stand in a pipeline (Yeung et al. 2024).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VocabularyDivision {
+    /// The embedding on the first chunk, the rest on the last.
+    #[default]
+    Ends,
+    /// Rows divided over all positions. Of each microbatch every position computes its logits and their statistics, and
+    /// after all have (a first barrier) its gradients, which are summed (a second) before the last chunk's backward pass.
+    TwoBarriers,
+    /// The same with the input's gradient computed before the statistics of the others are known, and scaled as it is
+    /// summed: one barrier. Gradients of weights follow at leisure.
+    OneBarrier,
+    /// Rows divided over all positions, which compute them together and wait for each other's results, as a tensor
+    /// group would (Lin et al. 2024, nnScaler's interlaced pipeline).
+    Interlaced,
+}
+
+named!(VocabularyDivision {
+    Ends = "ends",
+    TwoBarriers = "two-barriers",
+    OneBarrier = "one-barrier",
+    Interlaced = "interlaced"
+});
+
+impl VocabularyDivision {
+    /// Whether nothing is divided.
+    #[must_use]
+    pub const fn is_ends(&self) -> bool {
+        matches!(self, Self::Ends)
+    }
+}
+
 /// How training state is divided and what runs beside what, beyond [`ZeroStage`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -208,6 +241,9 @@ pub struct Sharing {
     pub offload_activations: bool,
     /// Whether optimizer state lives in host memory and is stepped there.
     pub offload_optimizer: bool,
+    /// Where the vocabulary's layers stand.
+    #[serde(skip_serializing_if = "VocabularyDivision::is_ends")]
+    pub vocabulary: VocabularyDivision,
 }
 
 impl Sharing {

@@ -39,6 +39,9 @@ pub fn plan(plan: &Plan) -> String {
     if !offloaded.is_empty() {
         parts.push(format!("{} offloaded", offloaded.join(" and ")));
     }
+    if !plan.sharing.vocabulary.is_ends() {
+        parts.push(format!("vocabulary over stages ({})", plan.sharing.vocabulary.name()));
+    }
     parts.join(", ")
 }
 

@@ -2,6 +2,7 @@
 
 mod closed_form;
 mod critical;
+mod divided;
 mod floor;
 mod inflight;
 mod on_backend;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cost::{CostModel, GroupPlace};
 use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
+    Axis, Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
     SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
@@ -80,7 +80,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
             Some(_) => {}
             None => memory.push(found),
         }
-        let (span, busy) = passes(role, lane);
+        let (span, busy) = passes(program, role, lane);
         longest = longest.max(span);
         work += u128::from(busy) * u128::from(lane.multiplicity);
         ranks += u128::from(lane.multiplicity);
@@ -127,9 +127,10 @@ fn headroom(stage: &StageMemory) -> i128 {
     i128::from(stage.capacity.get()) - i128::from(stage.peak.get())
 }
 
-/// Whether an op is part of a pass.
-const fn in_pass(op: Op) -> bool {
+/// Whether an op is part of a pass; what all positions exchange lies between passes, as messages do.
+fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
     match op {
+        Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
         Op::Compute { .. }
         | Op::HostCopy { what: HostCopy::Activations { .. }, .. }
         | Op::Collective {
@@ -146,8 +147,8 @@ const fn in_pass(op: Op) -> bool {
 }
 
 /// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
-fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
-    let own = lane.spans.iter().filter(|span| in_pass(role.instruction(span.instruction).op));
+fn passes(program: &VerifiedProgram, role: &Role, lane: &Lane) -> (u64, u64) {
+    let own = lane.spans.iter().filter(|span| in_pass(program, role.instruction(span.instruction).op));
     let mut times = own.map(|span| (span.start, span.end)).collect::<Vec<_>>();
     times.sort_unstable();
     let start = times.first().map_or(SimTime::ZERO, |(start, _)| *start);

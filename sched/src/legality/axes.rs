@@ -1,12 +1,13 @@
 //! Rules of the axes beyond data, tensor and pipeline, and of how training state is divided.
 
-use ir::{ContextMethod, Experts, FeedForward, Mixer, Model, Plan, Problem, Recompute, Workload, ZeroStage};
+use ir::{ContextMethod, Experts, FeedForward, Mixer, Model, Plan, Problem, Recompute, Schedule, Workload, ZeroStage};
 
 /// Every rule of context, experts, sharding, overlap and recomputation that a plan breaks.
 pub(super) fn problems(plan: &Plan, model: &Model, workload: &Workload) -> Vec<Problem> {
     let mut problems = context(plan, model, workload);
     problems.extend(experts(plan, model));
     problems.extend(sharing(plan));
+    problems.extend(vocabulary(plan));
     problems.extend(recomputation(plan));
     problems
 }
@@ -205,6 +206,36 @@ fn sharing(plan: &Plan) -> Vec<Problem> {
         let message = "hides dispatch and combination, and experts are not divided".to_owned();
         refuse("overlap_experts", message, "expert > 1, or overlap_experts = false");
     }
+    problems
+}
+
+/// Rules of a vocabulary that is divided over positions.
+fn vocabulary(plan: &Plan) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if plan.sharing.vocabulary.is_ends() {
+        return problems;
+    }
+    let mut refuse = |wrong: bool, subject: &str, message: &str, hint: &str| {
+        if wrong {
+            let message = format!("the vocabulary is divided over pipeline positions, {message}");
+            problems.push(Problem::new(subject, message).hint(format!("{hint}, or vocabulary = \"ends\"")));
+        }
+    };
+    let one_forward = plan.schedule == Schedule::OneForwardOneBackward && plan.chunks_per_stage() == 1;
+    let schedule = "whose passes have their place in plain 1F1B alone (Yeung et al. 2024)";
+    refuse(!one_forward, "plan.schedule", schedule, "1f1b with one chunk a stage");
+    refuse(plan.stages.len() < 2, "plan.stages", "and there is one", "more stages");
+    refuse(plan.tensor > 1, "plan.tensor", "and not over a tensor group too", "tensor = 1");
+    refuse(plan.mesh.context > 1, "plan.mesh.context", "whose ranks see whole sequences", "context = 1");
+    let deep = matches!(plan.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
+    refuse(deep, "plan.zero", "whose slices are not sharded over replicas", "ZeRO-0 or 1");
+    let ahead = plan.sharing.overlap_parameters;
+    refuse(
+        ahead,
+        "plan.sharing.overlap_parameters",
+        "whose slices are not gathered ahead",
+        "overlap_parameters = false",
+    );
     problems
 }
 

@@ -39,6 +39,10 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
     };
     let (pipeline, stage) = (plan.pipeline(), plan.zero.number());
     let deep_sharding = matches!(plan.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
+    if !plan.sharing.vocabulary.is_ends() {
+        let message = format!("it does not divide a vocabulary over stages ({})", plan.sharing.vocabulary.name());
+        refuse("plan.sharing.vocabulary", message, "its fork by Yeung et al. 2024 does, or vocabulary = \"ends\"");
+    }
     let recomputes = plan.stages.iter().any(|stage| stage.recompute != Recompute::None);
     match runtime {
         Runtime::Megatron => {

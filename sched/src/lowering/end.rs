@@ -68,7 +68,8 @@ impl Emitter<'_> {
         let mut model = last.clone();
         if let Some(bytes) = reductions.replicated_bytes(self.position) {
             let payload = Payload::ReplicatedGradients;
-            model = vec![self.collective(CollectiveKind::AllReduce, Axis::Tensor, payload, bytes, &last)];
+            model =
+                vec![self.collective(CollectiveKind::AllReduce, reductions.replicated_axis(), payload, bytes, &last)];
         }
         let tied = reductions.embedding().filter(|(a, b)| self.position == *a || self.position == *b);
         if let Some(bytes) = tied.and_then(|_| reductions.tied_bytes()) {

@@ -354,6 +354,7 @@ impl PlanKeys {
                 activations: plan.sharing.offload_activations,
                 optimizer: plan.sharing.offload_optimizer,
             }),
+            vocabulary: Some(plan.sharing.vocabulary).filter(|division| !division.is_ends()),
             collective: Some(plan.collective),
             placement: (!plan.placement.is_empty()).then(|| plan.placement.clone()),
         }
@@ -401,6 +402,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("overlap_tensor", keys.overlap_tensor.map(Value::Boolean));
     put("overlap_experts", keys.overlap_experts.map(Value::Boolean));
     put("offload", keys.offload.map(offload_value));
+    put("vocabulary", keys.vocabulary.map(|division| text(division.name())));
     put("collective", keys.collective.map(|collective| text(collective.name())));
     put(
         "placement",

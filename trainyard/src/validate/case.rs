@@ -7,7 +7,7 @@ use formats::measured_runs::{
 use ir::{
     AdamW, Cluster, CollectiveAlgorithm, ContextMethod, Experts, FeedForward, GatedDelta, LatentAttention, LayerRun,
     Mesh, Mixer, MlpKind, Model, NormKind, Plan, Positions, Recompute, Schedule, Sharing, StagePlan, Variants,
-    Workload,
+    VocabularyDivision, Workload,
 };
 
 use super::recipe::{PositionKind, ResolvedRun};
@@ -172,14 +172,6 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
     let (layout, switches) = (&run.row.layout, &run.switches);
     let (recompute, recompute_layers) = recompute(&switches.recomputation);
     let schedule = schedule(layout.schedule, run.chunks, faults);
-    if let Some(
-        placement @ (VocabularyPlacement::ShardedTwoBarriers
-        | VocabularyPlacement::ShardedOneBarrier
-        | VocabularyPlacement::Interlaced),
-    ) = layout.vocabulary
-    {
-        faults.push(other("pp_schedule", format!("a vocabulary divided over stages ({placement:?}) is not simulated")));
-    }
     if switches.offload == Offload::OptimizerAndParameters {
         faults.push(other("offload", "parameters that live in host memory are not simulated"));
     }
@@ -217,8 +209,18 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
             overlap_experts: switches.overlap_experts && layout.expert > 1,
             offload_activations: matches!(switches.offload, Offload::Activations { .. } | Offload::Checkpoints),
             offload_optimizer: matches!(switches.offload, Offload::Optimizer | Offload::OptimizerAndParameters),
+            vocabulary: vocabulary(layout.vocabulary),
         },
         placement: Vec::new(),
+    }
+}
+
+fn vocabulary(placement: Option<VocabularyPlacement>) -> VocabularyDivision {
+    match placement {
+        None | Some(VocabularyPlacement::Ends | VocabularyPlacement::Redistributed) => VocabularyDivision::Ends,
+        Some(VocabularyPlacement::ShardedTwoBarriers) => VocabularyDivision::TwoBarriers,
+        Some(VocabularyPlacement::ShardedOneBarrier) => VocabularyDivision::OneBarrier,
+        Some(VocabularyPlacement::Interlaced) => VocabularyDivision::Interlaced,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keys of `[plan]`, whether they are a plan or what a policy must keep to.
 
-use ir::{CollectiveAlgorithm, ContextMethod, DeviceId, Problem, Recompute, Schedule, ZeroStage};
+use ir::{CollectiveAlgorithm, ContextMethod, DeviceId, Problem, Recompute, Schedule, VocabularyDivision, ZeroStage};
 
 use super::super::{Sight, cluster};
 use super::schedule::{INTERLEAVED, schedule};
@@ -56,6 +56,8 @@ pub struct PlanKeys {
     pub overlap_experts: Option<bool>,
     /// What waits in host memory.
     pub offload: Option<Offload>,
+    /// Where the vocabulary's layers stand.
+    pub vocabulary: Option<VocabularyDivision>,
     /// Algorithm of the gradient collectives.
     pub collective: Option<CollectiveAlgorithm>,
     /// Device of each rank.
@@ -116,6 +118,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let overlap_parameters = flag(table, "overlap_parameters");
     let (overlap_tensor, overlap_experts) = (flag(table, "overlap_tensor"), flag(table, "overlap_experts"));
     let offload = optional(table, "offload", offload);
+    let vocabulary = optional(table, "vocabulary", |v| v.one_of(VocabularyDivision::ALL, VocabularyDivision::name));
     let collective = optional(table, "collective", |v| v.one_of(CollectiveAlgorithm::ALL, CollectiveAlgorithm::name));
     let placement = optional(table, "placement", placement);
     Some(PlanKeys {
@@ -142,6 +145,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         overlap_tensor: overlap_tensor?,
         overlap_experts: overlap_experts?,
         offload: offload?,
+        vocabulary: vocabulary?,
         collective: collective?,
         placement: placement?,
     })

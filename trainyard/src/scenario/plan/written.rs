@@ -149,6 +149,7 @@ impl PlanKeys {
             overlap_experts: self.overlap_experts.unwrap_or(sharing.overlap_experts),
             offload_activations: activations,
             offload_optimizer: optimizer,
+            vocabulary: self.vocabulary.unwrap_or(sharing.vocabulary),
         }
     }
 }
