@@ -43,7 +43,7 @@ pub use model::{
 };
 pub use plan::{
     Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision,
-    ZeroStage,
+    ZeroBubble, ZeroStage,
 };
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};

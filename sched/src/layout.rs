@@ -30,7 +30,7 @@ pub fn chunk_positions(plan: &Plan) -> Vec<u32> {
     let (pipeline, total) = (plan.pipeline(), plan.pipeline() * plan.chunks_per_stage());
     match &plan.schedule {
         Schedule::Explicit(grid) => placed(grid, pipeline, total),
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
+        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
             (0..total).map(|chunk| chunk % pipeline).collect()
         }
     }

@@ -124,7 +124,7 @@ impl<'a> ClosedForm<'a> {
                 work[chunk.stage.index()] += u64::from(m) * one_pass.iter().map(|times| times[number]).sum::<u64>();
             }
         }
-        let split = plan.schedule == Schedule::ZeroBubbleH1;
+        let split = plan.schedule.splits_backward();
         let regular = match &plan.schedule {
             Schedule::GPipe if v == 1 => Some(cases.map(|times| gpipe(m, times, true))),
             Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
@@ -132,7 +132,7 @@ impl<'a> ClosedForm<'a> {
                 let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split };
                 shape.is_regular().then(|| cases.map(|times| one_forward_one_backward(shape, times, true)))
             }
-            Schedule::GPipe | Schedule::Explicit(_) => None,
+            Schedule::GPipe | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => None,
         };
         if let Some(ends) = regular {
             return Paced { ends, work };
@@ -218,8 +218,12 @@ impl<'a> ClosedForm<'a> {
                 let same = cells.filter(|cell| cell.chunk.index() == chunk && cell.action == action);
                 u32::try_from(same.count()).expect("a grid of fewer cells than u32")
             }
-            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
-                if passes_run(plan).contains(&action) { plan.microbatches } else { 0 }
+            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+                if passes_run(plan).contains(&action) {
+                    plan.microbatches
+                } else {
+                    0
+                }
             }
         }
     }
@@ -342,7 +346,9 @@ fn held_of<'c>(cache: &'c mut FxHashMap<ScheduleKey, Vec<Vec<Context>>>, plan: &
 /// The passes of each microbatch through a chunk.
 const fn passes_run(plan: &Plan) -> &'static [Action] {
     match plan.schedule {
-        Schedule::ZeroBubbleH1 => &[Action::Forward, Action::BackwardInput, Action::BackwardWeight],
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+            &[Action::Forward, Action::BackwardInput, Action::BackwardWeight]
+        }
         Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::Explicit(_) => {
             &[Action::Forward, Action::Backward]
         }

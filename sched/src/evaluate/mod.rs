@@ -10,6 +10,7 @@ mod peak;
 mod places;
 mod prepared;
 mod pricing;
+mod profile;
 mod recurrence;
 mod relief;
 mod shared;

@@ -51,7 +51,7 @@ impl Runs {
 pub(crate) const fn runs(schedule: &Schedule) -> Runs {
     match schedule {
         Schedule::GPipe | Schedule::OneForwardOneBackward => Runs { whole: true, split: false },
-        Schedule::ZeroBubbleH1 => Runs { whole: false, split: true },
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Runs { whole: false, split: true },
         Schedule::Explicit(_) => Runs { whole: true, split: true },
     }
 }

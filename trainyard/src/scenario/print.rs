@@ -12,7 +12,7 @@ mod size;
 
 use size::{models_table, size_table};
 
-use super::plan::{ALL, MANUAL, OFFLOADED, schedule_word};
+use super::plan::{ALL, MANUAL, OFFLOADED, Written, written};
 use super::training::NO_CLIPPING;
 use super::{CostChoice, DataChoice, Offload, PlanChoice, PlanKeys, SCHEMA_VERSION, Scenario, StackChoice, data};
 
@@ -431,9 +431,18 @@ fn offload_value(offload: Offload) -> Value {
 }
 
 fn schedule_value(schedule: &Schedule, chunks: u32) -> Value {
-    match schedule_word(schedule, chunks) {
-        Ok(word) => text(word),
-        Err(cells) => table([("cells", text(cells))]).into(),
+    match written(schedule, chunks) {
+        Written::Name(word) => text(word),
+        Written::Searched(limit, searched) => table([
+            ("zero_bubble", text(limit)),
+            ("forward", number(searched.forward)),
+            ("backward_input", number(searched.backward_input)),
+            ("backward_weight", number(searched.backward_weight)),
+            ("message", number(searched.message)),
+            ("kept", number(searched.kept)),
+        ])
+        .into(),
+        Written::Cells(cells) => table([("cells", text(cells))]).into(),
     }
 }
 

@@ -7,7 +7,7 @@ use formats::measured_runs::{
 use ir::{
     AdamW, Cluster, CollectiveAlgorithm, ContextMethod, Experts, FeedForward, GatedDelta, LatentAttention, LayerRun,
     Mesh, Mixer, MlpKind, Model, NormKind, Plan, Positions, Recompute, Schedule, Sharing, StagePlan, Variants,
-    VocabularyDivision, Workload,
+    VocabularyDivision, Workload, ZeroBubble,
 };
 
 use super::recipe::{PositionKind, ResolvedRun};
@@ -243,7 +243,9 @@ fn schedule(name: Option<ScheduleName>, chunks: u32, faults: &mut Vec<Fault>) ->
     match name {
         None | Some(ScheduleName::OneForwardOneBackward) => Schedule::OneForwardOneBackward,
         Some(ScheduleName::GPipe) if chunks <= 1 => Schedule::GPipe,
-        Some(ScheduleName::ZeroBubbleH1 | ScheduleName::ZeroBubble1p) if chunks <= 1 => Schedule::ZeroBubbleH1,
+        Some(ScheduleName::ZeroBubbleH1) if chunks <= 1 => Schedule::ZeroBubbleH1,
+        Some(ScheduleName::ZeroBubble1p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(1)),
+        Some(ScheduleName::ZeroBubble2p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(2)),
         Some(name) => {
             faults.push(refused(&format!("{name:?}")));
             Schedule::OneForwardOneBackward

@@ -57,8 +57,9 @@ impl Subject {
         let cost = CostModel::new(cluster.clone(), vec![Calibration::clone(&self.calibration)])
             .map_err(|problems| first(&problems))?
             .with_stack(self.with_attention(stack));
-        let prediction =
-            ClosedForm::new(model, workload, &cost).evaluate(plan).map_err(|infeasible| first(&infeasible.reasons))?;
+        let mut closed = ClosedForm::new(model, workload, &cost);
+        let plan = closed.profiled(plan);
+        let prediction = closed.evaluate(&plan).map_err(|infeasible| first(&infeasible.reasons))?;
         Ok(self.told(&prediction))
     }
 
