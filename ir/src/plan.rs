@@ -288,6 +288,10 @@ pub struct Sharing {
     pub offload_activations: bool,
     /// Whether optimizer state lives in host memory and is stepped there.
     pub offload_optimizer: bool,
+    /// Whether this rank's part of parameters lives in host memory, from where it comes before each gather (ZeRO-Infinity,
+    /// Rajbhandari et al. 2021).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offload_parameters: bool,
     /// Where the vocabulary's layers stand.
     #[serde(skip_serializing_if = "VocabularyDivision::is_ends")]
     pub vocabulary: VocabularyDivision,

@@ -306,6 +306,8 @@ fn widen(rng: &mut ChaCha8Rng, plan: &mut Plan, model: &mut Model, work: &mut Wo
     plan.sharing.overlap_tensor = plan.sequence_parallel && rng.random_bool(0.5);
     plan.sharing.offload_activations = rng.random_bool(0.25);
     plan.sharing.offload_optimizer = rng.random_bool(0.15);
+    let alone = plan.zero != ZeroStage::Zero3 || replicas < 2;
+    plan.sharing.offload_parameters = !alone && plan.sharing.offload_optimizer && rng.random_bool(0.7);
     work.recipe.sharded_loss = rng.random_bool(0.7);
     for stage in &mut plan.stages {
         if stage.recompute != Recompute::None && rng.random_bool(0.5) {

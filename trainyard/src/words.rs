@@ -34,7 +34,11 @@ pub fn plan(plan: &Plan) -> String {
         let part = plan.sharing.shard.map_or_else(String::new, |shard| format!(" over {shard}"));
         parts.push(format!("zero {}{part}", plan.zero.number()));
     }
-    let offloaded = [("activations", plan.sharing.offload_activations), ("optimizer", plan.sharing.offload_optimizer)];
+    let offloaded = [
+        ("activations", plan.sharing.offload_activations),
+        ("optimizer", plan.sharing.offload_optimizer),
+        ("parameters", plan.sharing.offload_parameters),
+    ];
     let offloaded: Vec<&str> = offloaded.into_iter().filter(|(_, on)| *on).map(|(what, _)| what).collect();
     if !offloaded.is_empty() {
         parts.push(format!("{} offloaded", offloaded.join(" and ")));

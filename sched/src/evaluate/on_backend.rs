@@ -132,7 +132,7 @@ fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
     match op {
         Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
         Op::Compute { .. }
-        | Op::HostCopy { what: HostCopy::Activations { .. }, .. }
+        | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::Parameters { .. }, .. }
         | Op::Collective {
             payload: Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. },
             ..

@@ -168,7 +168,7 @@ impl Clock<'_> {
             let optimizer = self.count(steps.optimizer);
             spend(self, Activity::Optimizer, optimizer);
             if let Some((out, back)) = steps.copies {
-                let time = self.count(out) + self.count(back);
+                let time = self.count(out) + back.map_or(0, |back| self.count(back));
                 spend(self, Activity::HostCopy, time);
             }
         }

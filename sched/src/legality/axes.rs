@@ -8,6 +8,7 @@ pub(super) fn problems(plan: &Plan, model: &Model, workload: &Workload) -> Vec<P
     problems.extend(experts(plan, model));
     problems.extend(sharing(plan));
     problems.extend(vocabulary(plan));
+    problems.extend(offload(plan));
     problems.extend(recomputation(plan));
     problems
 }
@@ -206,6 +207,26 @@ fn sharing(plan: &Plan) -> Vec<Problem> {
         let message = "hides dispatch and combination, and experts are not divided".to_owned();
         refuse("overlap_experts", message, "expert > 1, or overlap_experts = false");
     }
+    problems
+}
+
+/// Rules of parameters that live in host memory.
+fn offload(plan: &Plan) -> Vec<Problem> {
+    if !plan.sharing.offload_parameters {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    let mut refuse = |wrong: bool, subject: &str, message: &str, hint: &str| {
+        if wrong {
+            let message = format!("parameters live in host memory, {message}");
+            problems.push(Problem::new(subject, message).hint(format!("{hint}, or offload without \"parameters\"")));
+        }
+    };
+    let divided = plan.zero == ZeroStage::Zero3 && plan.data * plan.mesh.context > 1;
+    let message = "which ZeRO-3 over two or more replicas can do alone (ZeRO-Infinity, Rajbhandari et al. 2021)";
+    refuse(!divided, "plan.zero", message, "zero = 3");
+    let message = "and are stepped on the device";
+    refuse(!plan.sharing.offload_optimizer, "plan.offload", message, "\"optimizer\" too");
     problems
 }
 

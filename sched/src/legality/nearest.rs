@@ -96,6 +96,9 @@ fn meshes(changed: &Plan) -> Vec<Plan> {
         overlap_tensor: changed.sharing.overlap_tensor && changed.sequence_parallel && changed.tensor > 1,
         overlap_experts: changed.sharing.overlap_experts && mesh.expert > 1,
         vocabulary: if with_slices(changed) { changed.sharing.vocabulary } else { VocabularyDivision::Ends },
+        offload_parameters: changed.sharing.offload_parameters
+            && changed.sharing.offload_optimizer
+            && changed.zero == ZeroStage::Zero3,
         ..changed.sharing
     };
     if plain != changed.sharing {

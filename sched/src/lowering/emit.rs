@@ -8,7 +8,7 @@ use super::divided::Exchanged;
 use super::groups::axis_index;
 use super::template::Step;
 use super::{Lowering, end};
-use crate::passes::{Moves, PassOp};
+use crate::passes::{Copied, Moves, PassOp};
 
 /// What is known of a position's list while it grows.
 ///
@@ -215,8 +215,12 @@ fn instruction(cell: Cell, op: PassOp) -> Op {
             };
             Op::Collective { kind, group: GroupId::new(axis_index(axis)), payload, bytes }
         }
-        PassOp::HostCopy { out, bytes, .. } => {
-            Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, out, bytes }
+        PassOp::HostCopy { what, out, bytes, .. } => {
+            let what = match what {
+                Copied::Kept => HostCopy::Activations { chunk, microbatch },
+                Copied::Parameters => HostCopy::Parameters { chunk, microbatch },
+            };
+            Op::HostCopy { what, out, bytes }
         }
     }
 }

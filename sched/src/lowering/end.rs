@@ -118,7 +118,7 @@ impl Emitter<'_> {
             last = self.role.push(copy(true, out), Stream::Host, &[last], &accesses[1..2]);
         }
         last = self.role.push(Op::Optimizer, Stream::Compute, &[last], &accesses);
-        if let Some((_, back)) = copies {
+        if let Some((_, back)) = copies.filter(|(_, back)| *back > Bytes::ZERO) {
             last = self.role.push(copy(false, back), Stream::Host, &[last], &accesses[..1]);
         }
         last

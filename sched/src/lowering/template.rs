@@ -8,7 +8,7 @@ use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
 use ir::{Schedule, VocabularyDivision};
 
 use super::held::{Amounts, cover};
-use crate::passes::{Moves, PassOp, pass_ops};
+use crate::passes::{Copied, Moves, PassOp, pass_ops};
 use crate::vocabulary::{self, Work};
 
 /// A buffer that outlives its instruction, by its number among those of one microbatch in one chunk.
@@ -212,12 +212,12 @@ impl Slots {
                         self.logits = self.hold(step, BufferKind::Logits, logits);
                     }
                 }
-                PassOp::HostCopy { units: gone, .. } => {
+                PassOp::HostCopy { what: Copied::Kept, units: gone, .. } => {
                     let leaves = |(_, units): &(u32, UnitRange)| covers(gone, units.start);
                     step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, _)| *slot));
                     self.living.retain(|held| !leaves(held));
                 }
-                PassOp::Collective { .. } => {}
+                PassOp::Collective { .. } | PassOp::HostCopy { what: Copied::Parameters, .. } => {}
             }
         }
         self.gathered(steps, chunk, &[Pass::Forward]);
@@ -234,8 +234,10 @@ impl Slots {
             let (bytes, units) = match step.op {
                 PassOp::Compute { pass: Pass::Recompute, units } => (amounts.recomputed(units), units),
                 PassOp::Compute { pass: Pass::BackwardInput, units } => (amounts.left_for_weights(units), units),
-                PassOp::HostCopy { units, bytes, .. } => (bytes, units),
-                PassOp::Compute { .. } | PassOp::Collective { .. } => continue,
+                PassOp::HostCopy { what: Copied::Kept, units, bytes, .. } => (bytes, units),
+                PassOp::Compute { .. }
+                | PassOp::Collective { .. }
+                | PassOp::HostCopy { what: Copied::Parameters, .. } => continue,
             };
             let slot = self.hold(step, BufferKind::Activations, bytes);
             self.living.extend(slot.map(|slot| (slot, units)));

@@ -353,6 +353,7 @@ impl PlanKeys {
             offload: Some(Offload {
                 activations: plan.sharing.offload_activations,
                 optimizer: plan.sharing.offload_optimizer,
+                parameters: plan.sharing.offload_parameters,
             }),
             vocabulary: Some(plan.sharing.vocabulary).filter(|division| !division.is_ends()),
             collective: Some(plan.collective),
@@ -426,7 +427,7 @@ fn all_or_count(count: &Option<u32>) -> Value {
 }
 
 fn offload_value(offload: Offload) -> Value {
-    let named = OFFLOADED.into_iter().zip([offload.activations, offload.optimizer]);
+    let named = OFFLOADED.into_iter().zip([offload.activations, offload.optimizer, offload.parameters]);
     Value::Array(named.filter(|(_, offloaded)| *offloaded).map(|(name, _)| text(name)).collect())
 }
 

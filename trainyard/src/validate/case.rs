@@ -172,9 +172,6 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
     let (layout, switches) = (&run.row.layout, &run.switches);
     let (recompute, recompute_layers) = recompute(&switches.recomputation);
     let schedule = schedule(layout.schedule, run.chunks, faults);
-    if switches.offload == Offload::OptimizerAndParameters {
-        faults.push(other("offload", "parameters that live in host memory are not simulated"));
-    }
     let (pipeline, chunks) = (layout.pipeline, run.chunks.max(1));
     let redistributed = layout.vocabulary == Some(VocabularyPlacement::Redistributed) && chunks == 1 && pipeline > 1;
     let layers = redistributed
@@ -209,6 +206,7 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
             overlap_experts: switches.overlap_experts && layout.expert > 1,
             offload_activations: matches!(switches.offload, Offload::Activations { .. } | Offload::Checkpoints),
             offload_optimizer: matches!(switches.offload, Offload::Optimizer | Offload::OptimizerAndParameters),
+            offload_parameters: switches.offload == Offload::OptimizerAndParameters,
             vocabulary: vocabulary(layout.vocabulary),
         },
         placement: Vec::new(),

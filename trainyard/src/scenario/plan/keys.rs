@@ -71,12 +71,14 @@ pub struct Offload {
     pub activations: bool,
     /// Optimizer state.
     pub optimizer: bool,
+    /// Parameters.
+    pub parameters: bool,
 }
 
 /// The word for all: of layers, of replicas.
 pub(in crate::scenario) const ALL: &str = "all";
 /// What can be offloaded, by name.
-pub(in crate::scenario) const OFFLOADED: [&str; 2] = ["activations", "optimizer"];
+pub(in crate::scenario) const OFFLOADED: [&str; 3] = ["activations", "optimizer", "parameters"];
 
 /// Reads a key that may be absent. An outer `None` is a wrong value.
 fn optional<'d, T>(
@@ -210,11 +212,11 @@ fn all_or_count(value: &Value<'_>, least: u32) -> Option<Option<u32>> {
 }
 
 fn offload(value: &Value<'_>) -> Option<Offload> {
-    let [activations, optimizer] = OFFLOADED;
-    let words = [(activations, (true, false)), (optimizer, (false, true))];
-    let read: Vec<Option<(bool, bool)>> = value.list()?.iter().map(|item| item.choice(&words)).collect();
-    let read: Vec<(bool, bool)> = read.into_iter().collect::<Option<_>>()?;
-    Some(Offload { activations: read.iter().any(|what| what.0), optimizer: read.iter().any(|what| what.1) })
+    let words = OFFLOADED.map(|word| (word, word));
+    let read: Vec<Option<&str>> = value.list()?.iter().map(|item| item.choice(&words)).collect();
+    let read: Vec<&str> = read.into_iter().collect::<Option<_>>()?;
+    let [activations, optimizer, parameters] = OFFLOADED.map(|word| read.contains(&word));
+    Some(Offload { activations, optimizer, parameters })
 }
 
 fn placement(value: &Value<'_>) -> Option<Vec<DeviceId>> {
