@@ -18,7 +18,7 @@ mod sizes;
 mod workspace;
 
 pub use kept::{Keep, KeptTensor, kept_tensors};
-use kept::{is_kept, sum_of_kept};
+use kept::{is_kept, sum_inside, sum_of_kept};
 
 /// Sums a count over the units of a range: of those that the chunk's recomputation concerns, and of the others. Equal units
 /// are counted once.
@@ -97,6 +97,14 @@ pub fn state(shape: Shape<'_>, parameters: u64, stepped: u64) -> (Bytes, Bytes, 
 #[must_use]
 pub fn kept(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
     over_units(shape, chunk, units, |kind, recompute| sum_of_kept(shape, kind, |keep| is_kept(keep, recompute)))
+}
+
+/// What of that a split backward pass needs no longer after `BackwardInput`: what lies inside mixers and activations. What
+/// products and norms read stays for `BackwardWeight` (of a GPT layer 14 of 34 bytes for each token and unit of width, and
+/// all scores of attention: Qi et al. 2024, section 2).
+#[must_use]
+pub fn kept_inside(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
+    over_units(shape, chunk, units, |kind, recompute| sum_inside(shape, kind, recompute))
 }
 
 /// What a recomputation of `units` brings back until the backward pass has used it: all that full recomputation threw

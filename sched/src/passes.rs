@@ -16,6 +16,8 @@
 //! * One tensor rank and nothing else: the whole chunk is one instruction.
 //! * Tensor parallelism (Shoeybi et al. 2019): an all-reduce of each partial output on the way up, and of each partial
 //!   input gradient on the way down.
+//!   Where attention and feed-forward part stand beside each other, their outputs are added up first: one reduction a layer
+//!   on the way up, and one on the way down where they read the same norm (Wang and Komatsuzaki 2021).
 //! * With sequence parallelism (Korthikanti et al. 2022): a reduce-scatter in place of each all-reduce, and gathers
 //!   of a body's input before it, of its output gradient and again of its input before its backward pass. With overlap
 //!   (Wang et al. 2023; Transformer Engine) each of these runs in as many pieces as there are ranks: one piece has nothing

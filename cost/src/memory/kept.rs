@@ -62,6 +62,25 @@ pub(super) fn sum_of_kept(shape: Shape<'_>, kind: UnitKind, wanted: impl Fn(Keep
     Bytes::new(sum)
 }
 
+/// What a unit keeps inside its mixer or activation: of no product or norm the input, so of no use to weight gradients.
+pub(super) fn sum_inside(shape: Shape<'_>, kind: UnitKind, recompute: Recompute) -> Bytes {
+    let mut sum = 0;
+    each_kept(shape, kind, &mut |name, bytes, keep| {
+        let inside = matches!(
+            name,
+            "queries, keys, values"
+                | "attention probabilities"
+                | "activation input"
+                | "experts' activation input"
+                | "shared activation input"
+        );
+        if inside && is_kept(keep, recompute) {
+            sum += bytes;
+        }
+    });
+    Bytes::new(sum)
+}
+
 type Visit<'v> = &'v mut dyn FnMut(&'static str, u64, Keep);
 
 fn each_kept(shape: Shape<'_>, kind: UnitKind, visit: Visit<'_>) {

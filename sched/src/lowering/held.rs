@@ -12,6 +12,7 @@ use crate::passes::PassOp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Kept,
+    KeptInside,
     Recomputed,
     LeftForWeights,
     Workspace(Pass),
@@ -35,6 +36,9 @@ impl<'a> Amounts<'a> {
     pub(super) fn kept(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Kept, units)
     }
+    pub(super) fn kept_inside(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::KeptInside, units)
+    }
     pub(super) fn recomputed(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Recomputed, units)
     }
@@ -55,6 +59,7 @@ impl<'a> Amounts<'a> {
         let bytes = match what {
             What::Kept => memory::kept(shape, chunk, units),
             What::Recomputed => memory::recomputed(shape, chunk, units),
+            What::KeptInside => memory::kept_inside(shape, chunk, units),
             What::LeftForWeights => memory::left_for_weights(shape, chunk, units),
             What::Workspace(pass) => memory::workspace(shape, chunk, pass, units),
         };

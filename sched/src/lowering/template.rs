@@ -69,8 +69,8 @@ pub(crate) struct Templates {
 #[derive(Clone, Debug, Default)]
 struct Slots {
     taken: u32,
-    /// Kept by forward passes, with the units that it is of.
-    living: Vec<(u32, UnitRange)>,
+    /// Kept by forward passes, with the units that it is of, and whether weight gradients need it.
+    living: Vec<(u32, UnitRange, bool)>,
     logits: Option<u32>,
 }
 
@@ -93,7 +93,7 @@ impl Templates {
         let (mut forward, mut whole) = (steps(Action::Forward), steps(Action::Backward));
         let (mut input, mut weight) = (steps(Action::BackwardInput), steps(Action::BackwardWeight));
         let mut up = Slots::default();
-        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk));
+        up.forward(&mut forward, runs.split, &mut amounts, chunk, memory::logits(shape, chunk));
         let mut down = up.clone();
         if runs.whole {
             down.backward(&mut whole, None, &mut amounts, chunk);
@@ -201,20 +201,24 @@ impl Slots {
         Some(slot)
     }
 
-    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes) {
+    /// Where a backward pass may be split, what its second half needs not has a buffer of its own.
+    fn forward(&mut self, steps: &mut [Step], split: bool, amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes) {
         let head = head_position(chunk);
         for step in steps.iter_mut() {
             match step.op {
                 PassOp::Compute { units, .. } => {
-                    let slot = self.hold(step, BufferKind::Activations, amounts.kept(units));
-                    self.living.extend(slot.map(|slot| (slot, units)));
+                    let inside = if split { amounts.kept_inside(units) } else { Bytes::ZERO };
+                    for (bytes, weights) in [(amounts.kept(units) - inside, true), (inside, false)] {
+                        let slot = self.hold(step, BufferKind::Activations, bytes);
+                        self.living.extend(slot.map(|slot| (slot, units, weights)));
+                    }
                     if head.is_some_and(|head| covers(units, head)) {
                         self.logits = self.hold(step, BufferKind::Logits, logits);
                     }
                 }
                 PassOp::HostCopy { what: Copied::Kept, units: gone, .. } => {
-                    let leaves = |(_, units): &(u32, UnitRange)| covers(gone, units.start);
-                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, _)| *slot));
+                    let leaves = |(_, units, _): &(u32, UnitRange, bool)| covers(gone, units.start);
+                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, ..)| *slot));
                     self.living.retain(|held| !leaves(held));
                 }
                 PassOp::Collective { .. } | PassOp::HostCopy { what: Copied::Parameters, .. } => {}
@@ -240,7 +244,7 @@ impl Slots {
                 | PassOp::HostCopy { what: Copied::Parameters, .. } => continue,
             };
             let slot = self.hold(step, BufferKind::Activations, bytes);
-            self.living.extend(slot.map(|slot| (slot, units)));
+            self.living.extend(slot.map(|slot| (slot, units, true)));
         }
         self.gathered(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
         let last = cover(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
@@ -251,15 +255,19 @@ impl Slots {
         let living = std::mem::take(&mut self.living);
         match weight {
             None => {
-                for (slot, units) in living {
+                for (slot, units, _) in living {
                     steps[last[units.start as usize]].frees.push(slot);
                 }
                 self.scattered(steps, chunk, Pass::Backward);
             }
             Some(weight) => {
-                let last = cover(weight, chunk, &[Pass::BackwardWeight]);
-                for (slot, units) in living {
-                    weight[last[units.start as usize]].frees.push(slot);
+                let last_weight = cover(weight, chunk, &[Pass::BackwardWeight]);
+                for (slot, units, weights) in living {
+                    if weights {
+                        weight[last_weight[units.start as usize]].frees.push(slot);
+                    } else {
+                        steps[last[units.start as usize]].frees.push(slot);
+                    }
                 }
                 self.scattered(weight, chunk, Pass::BackwardWeight);
             }

@@ -180,7 +180,6 @@ fn searched_orders_have_the_published_bubble_rates() {
             let searched = ZeroBubble { memory, forward, backward_input, backward_weight, message, kept };
             let grid = grid(&Schedule::ZeroBubble(searched), p, 1, m).unwrap();
             let rate = bubble_of(&grid, searched);
-            println!("p {p} m {m} ZB-{memory}p: {rate:.4}, published {published}");
             assert!((rate - published).abs() < 0.0015, "p {p} m {m} ZB-{memory}p: {rate}, published {published}");
         }
     }

@@ -57,9 +57,10 @@ fn orders_are_complete_and_causal() {
 /// each barrier, and half as many again of passes in step (Yeung et al. 2024, section 5).
 #[test]
 fn positions_are_busy() {
-    for (p, product) in [(4, 10), (8, 5), (8, 40), (8, 120), (16, 60), (32, 20)] {
+    for (p, product) in [(4u32, 10), (8, 5), (8, 40), (8, 120), (16, 60), (32, 20)] {
         for division in DIVIDED {
-            let m = 16 * p as u32;
+            let m = 16 * p;
+            let p = p as usize;
             let nominal = nominal(100, product, division);
             let pattern = Pattern::new(division, nominal, p);
             let mut passes = [0; Work::COUNT];
@@ -78,7 +79,6 @@ fn positions_are_busy() {
             let work = cycle * u64::from(m);
             let idle = 1.0 - work as f64 / longest as f64;
             let in_flight = (0..p).map(|at| pattern.in_flight(at)).collect::<Vec<_>>();
-            println!("p {p} product {product} {division:?}: idle {idle:.4}, in flight {in_flight:?}");
             let fill = (cycle * (p as u64 + 2)) as f64 / longest as f64;
             assert!(idle <= fill, "p {p} product {product} {division:?}: idle {idle}, {fill}");
             for (at, in_flight) in in_flight.into_iter().enumerate() {
