@@ -77,6 +77,7 @@ pub fn state(shape: Shape<'_>, parameters: u64, stepped: u64) -> (Bytes, Bytes, 
     let (zero, half) = (shape.layout.zero, shape.workload.precision.is_half());
     let single = zero == ZeroStage::Zero3 && shape.workload.recipe.gradients == GradientFormat::Fp32;
     let weights = match zero {
+        _ if shape.layout.sharing.offload_parameters => Bytes::ZERO,
         ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => parameter_bytes(shape, parameters),
         ZeroStage::Zero3 if single => bytes_of([stepped, 4]),
         ZeroStage::Zero3 => parameter_bytes(shape, stepped),

@@ -42,7 +42,8 @@ pub use model::{
     NormKind, ParallelBranches, Positions, QueryKeyNorm, Variants,
 };
 pub use plan::{
-    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, ZeroStage,
+    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision,
+    ZeroBubble, ZeroStage,
 };
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};

@@ -196,6 +196,9 @@ fn sharing(program: &Program) -> Vec<Problem> {
     let kept = |what: &str| format!("on the CPU {what} are in host memory already");
     refuse(sharing.offload_activations, "offload", kept("activations"), "leave \"activations\" out");
     refuse(sharing.offload_optimizer, "offload", kept("optimizer states"), "leave \"optimizer\" out");
+    refuse(sharing.offload_parameters, "offload", kept("parameters"), "leave \"parameters\" out");
+    let slices = "the CPU executor does not divide the vocabulary over pipeline positions".to_owned();
+    refuse(!sharing.vocabulary.is_ends(), "vocabulary", slices, "leave it out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
     let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
     refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");

@@ -38,7 +38,9 @@ impl View<'_> {
     pub(super) fn stage(&self, position: u32, contexts: &[Context]) -> StageMemory {
         let own = self.own(position).collect::<Vec<_>>();
         let (peak, reached) = self.peak(&own, contexts);
-        self.report(position, &own, peak, reached)
+        let in_flight = reached.held.iter().map(|[forward, input]| forward + input).sum::<u32>()
+            + u32::from(reached.action == Action::Forward);
+        self.report(position, peak, moment(reached.action, reached.chunk, in_flight))
     }
 
     /// How far the worst position is over its memory, as a share of it; `None` if all fit.
@@ -121,8 +123,10 @@ impl View<'_> {
         let (mut before, mut after) = (false, false);
         let (mut parameters, mut stepped) = (0, 0);
         for chunk in own {
-            before |= *chunk > 0 && elsewhere(*chunk - 1);
-            after |= elsewhere(*chunk + 1);
+            // Slices of the vocabulary have no neighbours.
+            let slice = self.chunks[*chunk as usize].layers == 0 && !self.prepared.layout.sharing.vocabulary.is_ends();
+            before |= !slice && *chunk > 0 && elsewhere(*chunk - 1);
+            after |= !slice && elsewhere(*chunk + 1);
             parameters += self.sizes[*chunk as usize].parameters;
             stepped += self.sizes[*chunk as usize].stepped;
         }
@@ -138,8 +142,9 @@ impl View<'_> {
         ]
     }
 
-    fn report(&self, position: u32, own: &[u32], peak: Parts, reached: &Context) -> StageMemory {
-        let mut parts = self.staying(position, own).map(|(kind, bytes)| (kind.name(), bytes)).to_vec();
+    pub(super) fn report(&self, position: u32, peak: Parts, moment: String) -> StageMemory {
+        let own = self.own(position).collect::<Vec<_>>();
+        let mut parts = self.staying(position, &own).map(|(kind, bytes)| (kind.name(), bytes)).to_vec();
         for (part, bytes) in PARTS.iter().zip(peak) {
             let bytes = Bytes::new(u64::try_from(bytes).expect("a peak is not negative"));
             match parts.iter_mut().find(|(name, _)| *name == part.name()) {
@@ -149,15 +154,13 @@ impl View<'_> {
         }
         parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let in_flight = reached.held.iter().map(|[forward, input]| forward + input).sum::<u32>()
-            + u32::from(reached.action == Action::Forward);
         let mut stage = StageMemory {
             stage: StageId::new(position),
             device: self.prepared.smallest(position),
             capacity: self.kind(position).memory,
             peak: parts.iter().map(|(_, bytes)| *bytes).sum(),
             parts,
-            moment: moment(reached.action, reached.chunk, in_flight),
+            moment,
         };
         memory::add_unused(self.kind(position), &self.world.workload.recipe, &mut stage);
         stage

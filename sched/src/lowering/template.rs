@@ -2,13 +2,14 @@
 
 use cost::memory;
 use ir::Bytes;
-use ir::Schedule;
 use ir::counts::Shape;
 use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
+use ir::{Schedule, VocabularyDivision};
 
 use super::held::{Amounts, cover};
-use crate::passes::{Moves, PassOp, pass_ops};
+use crate::passes::{Copied, Moves, PassOp, pass_ops};
+use crate::vocabulary::{self, Work};
 
 /// A buffer that outlives its instruction, by its number among those of one microbatch in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl Runs {
 pub(crate) const fn runs(schedule: &Schedule) -> Runs {
     match schedule {
         Schedule::GPipe | Schedule::OneForwardOneBackward => Runs { whole: true, split: false },
-        Schedule::ZeroBubbleH1 => Runs { whole: false, split: true },
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Runs { whole: false, split: true },
         Schedule::Explicit(_) => Runs { whole: true, split: true },
     }
 }
@@ -111,6 +112,44 @@ impl Templates {
             split.backward(&mut input, Some(&mut weight), &mut amounts, chunk);
         }
         Self { steps: [forward, whole, input, weight], slots: down.taken.max(split.taken) }
+    }
+
+    /// The passes of a slice of a divided vocabulary, in the order of [`Work::OF_SLICE`] in place of actions.
+    pub(crate) fn of_slice(shape: Shape<'_>, chunk: &Chunk, division: VocabularyDivision) -> Self {
+        let mut amounts = Amounts::new(shape, chunk);
+        let mut slots = Slots::default();
+        let mut steps = Work::OF_SLICE.map(|work| {
+            let step = |op: PassOp| {
+                let workspace = match op {
+                    PassOp::Compute { pass, units } => amounts.workspace(pass, units),
+                    PassOp::Collective { .. } | PassOp::HostCopy { .. } => Bytes::ZERO,
+                };
+                Step { op, workspace, allocates: Vec::new(), frees: Vec::new() }
+            };
+            vocabulary::slice_ops(division, work).into_iter().map(step).collect::<Vec<_>>()
+        });
+        let [embedding, scores, gradients, embedding_gradient] = &mut steps;
+        let end = |steps: &mut Vec<Step>, slot: Option<u32>| {
+            steps.last_mut().expect("a pass has steps").frees.extend(slot);
+        };
+        let ids = UnitRange { start: 0, end: vocabulary::HEAD.start };
+        let ids = slots.hold(&mut embedding[0], BufferKind::Activations, amounts.kept(ids));
+        end(embedding_gradient, ids);
+        let kept = slots.hold(&mut scores[0], BufferKind::Activations, amounts.kept(vocabulary::HEAD));
+        let logits = slots.hold(&mut scores[0], BufferKind::Logits, memory::logits(shape, chunk));
+        let split = scores
+            .get_mut(1)
+            .and_then(|input| slots.hold(input, BufferKind::Activations, amounts.left_for_weights(vocabulary::HEAD)));
+        for slot in [kept, logits, split] {
+            end(gradients, slot);
+        }
+        Self { steps, slots: slots.taken }
+    }
+
+    /// The steps of a pass of a slice.
+    pub(super) fn slice_steps(&self, work: Work) -> &[Step] {
+        let at = Work::OF_SLICE.iter().position(|other| *other == work).expect("a pass of a slice");
+        &self.steps[at]
     }
 
     /// Memory of all passes by kind of buffer, relative to what was held before: at the peak, and after it. What runs beside
@@ -190,12 +229,12 @@ impl Slots {
                         self.logits = self.hold(step, BufferKind::Logits, logits);
                     }
                 }
-                PassOp::HostCopy { units: gone, .. } => {
+                PassOp::HostCopy { what: Copied::Kept, units: gone, .. } => {
                     let leaves = |held: &Living| covers(gone, held.units.start);
                     step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|held| held.slot));
                     self.living.retain(|held| !leaves(held));
                 }
-                PassOp::Collective { .. } => {}
+                PassOp::Collective { .. } | PassOp::HostCopy { what: Copied::Parameters, .. } => {}
             }
         }
         self.gathered(steps, chunk, &[Pass::Forward]);
@@ -218,8 +257,10 @@ impl Slots {
                 PassOp::Compute { pass: Pass::BackwardInput, units } => {
                     (amounts.left_for_weights(units), Bytes::ZERO, units)
                 }
-                PassOp::HostCopy { units, bytes, .. } => (bytes, Bytes::ZERO, units),
-                PassOp::Compute { .. } | PassOp::Collective { .. } => continue,
+                PassOp::HostCopy { what: Copied::Kept, units, bytes, .. } => (bytes, Bytes::ZERO, units),
+                PassOp::Compute { .. }
+                | PassOp::Collective { .. }
+                | PassOp::HostCopy { what: Copied::Parameters, .. } => continue,
             };
             self.hold_until(step, units, bytes, early);
         }

@@ -68,7 +68,9 @@ impl Subject {
         let cost = CostModel::new(cluster.clone(), vec![Calibration::clone(&self.calibration)])
             .map_err(|problems| first(&problems))?
             .with_stack(self.with_attention(stack));
-        ClosedForm::new(model, workload, &cost).evaluate(plan).map_err(|infeasible| first(&infeasible.reasons))
+        let mut closed = ClosedForm::new(model, workload, &cost);
+        let plan = closed.profiled(plan);
+        closed.evaluate(&plan).map_err(|infeasible| first(&infeasible.reasons))
     }
 
     /// FlashAttention of the first version, and kernels of its time, take 1/0.62 of the second's time (Dao 2023).
