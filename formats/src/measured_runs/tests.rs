@@ -8,7 +8,7 @@ use super::*;
 const HEADING: &str = "row_id,gpu,gpu_mem_gb,gpus_per_node,nodes,gpus_total,model,params_b,layers,hidden,ffn,heads,\
     kv_heads,mlp_type,task,precision,seq_len,global_batch,micro_batch,grad_accum,tp,pp,vpp,cp,dp,iteration_time_s,\
     tokens_per_s_per_gpu,samples_per_s,tflops_per_gpu,memory_gb,memory_kind,peak_tflops_dense,moe_experts,moe_top_k,\
-    moe_ffn,attn_type,hetero_layout,recompute,quality_flags,attn_kernel,zero_stage";
+    moe_ffn,attn_type,hetero_layout,recompute,quality_flags,attn_kernel,zero_stage,pp_schedule";
 
 /// A sound row, with some cells replaced.
 fn row(changes: &[(&str, &str)]) -> String {
