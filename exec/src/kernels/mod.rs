@@ -18,6 +18,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod bf16;
 pub mod elementwise;
 pub mod embedding;
 pub mod init;

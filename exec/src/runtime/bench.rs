@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ir::program::{CollectiveKind, Message, Op, Pass, Payload, UnitRange};
+use ir::program::{CollectiveKind, HostCopy, Message, Op, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, InstructionId, MicrobatchId, Program};
 
 use super::crew::{Batch, Crew, Plan};
@@ -41,6 +41,7 @@ impl Worker for Mover {
     fn incoming(&mut self, _: Message, values: &[f32]) {
         self.whole.copy_from_slice(values);
     }
+    fn host_copy(&mut self, _: HostCopy, _: bool) {}
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         Ok(())
     }

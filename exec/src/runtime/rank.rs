@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use ir::program::{Op, Payload};
+use ir::program::{Op, Payload, Stream};
 use ir::timeline::Span;
 use ir::{BackendError, Bytes, InstructionId, Lane, Program, Rank, Role, SimTime};
 
@@ -16,9 +16,12 @@ use super::clock::{Epoch, thread_cpu};
 use super::exchange::{Data, makes_whole};
 use super::options::{Fault, FaultKind};
 use super::reduce;
-use super::script::{EndId, Exchange, RankScript, STREAMS, Script, Transaction};
+use super::script::{self, EndId, Exchange, RankScript, STREAMS, Script, Transaction};
 use super::shared::{Report, Shared, State};
 use super::worker::{NotFinite, Worker};
+
+/// The stream of copies to and from host memory.
+const HOST: usize = script::stream_index(Stream::Host);
 
 /// Why a rank leaves an iteration before its end.
 #[derive(Debug)]
@@ -325,11 +328,10 @@ impl<'a, W: Worker> Run<'a, W> {
 
     /// A compute instruction that may begin: its stream, itself, and since when.
     fn next_compute(&self) -> Option<(usize, InstructionId, u64)> {
-        if self.stretch.is_some() {
-            return None;
-        }
         let own = self.context.own();
-        (0..STREAMS).find_map(|stream| {
+        // A copy to host memory is no work of the emulated device.
+        let streams = if self.stretch.is_some() { HOST..HOST + 1 } else { 0..STREAMS };
+        streams.into_iter().find_map(|stream| {
             let position = self.next[stream];
             let id = *own.streams[stream].get(position)?;
             if own.end_of[id.index()].is_some() {
@@ -354,13 +356,16 @@ impl<'a, W: Worker> Run<'a, W> {
             Op::GradientNorm => self.worker.gradient_norm(),
             Op::Optimizer => self.worker.optimizer(),
             Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
-            Op::HostCopy { .. } => unreachable!("{id} is a copy to host memory, and `unsupported` refuses those"),
+            Op::HostCopy { what, out, .. } => {
+                self.worker.host_copy(what, out);
+                Ok(())
+            }
         }
         .map_err(Stop::NotFinite)?;
         let used = thread_cpu() - before;
         self.free = self.epoch.elapsed();
         self.sample(self.free);
-        if self.context.slowdown > 1.0 {
+        if self.context.slowdown > 1.0 && stream != HOST {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
             let until = start.saturating_add((used as f64 * self.context.slowdown) as u64);
             self.stretch = Some(Stretch { instruction: id, issued, start, until });
@@ -467,8 +472,14 @@ fn independent(previous: Exchange, next: Exchange) -> bool {
         )
         | Exchange::Message(_) => None,
     };
+    // Parameters of units are read from this rank's part, which only the optimizer changes; gradients of units are whole
+    // when their pass has ended.
+    let of_units = |exchange| {
+        matches!(exchange, Exchange::Collective(_, Payload::UnitParameters { .. } | Payload::UnitGradients { .. }))
+    };
     match next {
         Exchange::Message(_) => true,
+        Exchange::Collective(..) if of_units(next) => of_units(previous),
         Exchange::Collective(..) => {
             chunk(next).is_some_and(|next| chunk(previous).is_some_and(|previous| previous != next))
         }

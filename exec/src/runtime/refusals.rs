@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, FeedForward, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
-    RoleId, ZeroStage,
+    AttentionKernel, BranchNorms, FeedForward, InstructionId, Mixer, ParallelBranches, Positions, Precision, Problem,
+    Program, QueryKeyNorm, Recompute, RoleId,
 };
+
+/// A norm after a branch reads all of it, and no instruction stands where it is whole.
+const DIVIDED_BRANCH: &str = "norm after a branch whose sum tensor ranks share";
 
 /// Byte-level tokens.
 const TOKENS: u32 = 256;
@@ -29,9 +32,12 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
 fn workload(program: &Program) -> Vec<Problem> {
     let (workload, model) = (&program.workload, &program.model);
     let mut problems = Vec::new();
-    if workload.precision != Precision::Fp32 {
-        let message = format!("the CPU executor trains in fp32, not in {}", workload.precision.name());
-        problems.push(Problem::new("training.precision", message).hint("set precision = \"fp32\""));
+    match workload.precision {
+        Precision::Fp32 | Precision::Bf16 => {}
+        Precision::Tf32 | Precision::Fp16 | Precision::Fp8 => {
+            let message = format!("the CPU executor trains in fp32 or bf16, not in {}", workload.precision.name());
+            problems.push(Problem::new("training.precision", message).hint("set precision = \"bf16\""));
+        }
     }
     match workload.attention {
         AttentionKernel::Fused => {}
@@ -95,16 +101,12 @@ fn recipe(program: &Program) -> Vec<Problem> {
         }
     };
     let fused = "the CPU executor has one kernel for it, and no elementary ones";
-    let formats = "the CPU executor holds and reduces gradients in fp32";
     let switch = "leave it at true";
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
     refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
-    refuse(asked.gradients != plain.gradients, "gradients", formats, "set gradients = \"fp32\"");
-    let reduced = "set reduced_gradients = \"fp32\"";
-    refuse(asked.reduced_gradients != plain.reduced_gradients, "reduced_gradients", formats, reduced);
     let early = "the CPU executor recomputes a layer to its end";
     let stops = asked.early_stop_recompute != plain.early_stop_recompute;
     refuse(stops, "early_stop_recompute", early, "set it to false");
@@ -123,7 +125,7 @@ fn recipe(program: &Program) -> Vec<Problem> {
 
 /// What layers may have beyond plain attention and a dense feed-forward part.
 fn model(program: &Program) -> Vec<Problem> {
-    let (model, plain) = (&program.model, ir::Variants::default());
+    let model = &program.model;
     let asked = &model.variants;
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, what: &str| {
@@ -133,22 +135,19 @@ fn model(program: &Program) -> Vec<Problem> {
         }
     };
     let has = |mixer| model.runs().any(|run| run.mixer == mixer && run.layers > 0);
-    refuse(model.mlp == MlpKind::GeGlu, "mlp", "GeGLU");
-    refuse(has(Mixer::Window) || asked.window.is_some(), "window", "attention over a window");
     refuse(has(Mixer::Latent) || asked.latent.is_some(), "latent", "latent attention");
     refuse(has(Mixer::Mamba) || asked.mamba.is_some(), "mamba", "selective state space");
     refuse(has(Mixer::GatedDelta) || asked.delta.is_some(), "delta", "gated delta rule");
     let routed = model.runs().any(|run| run.feed_forward == FeedForward::Experts && run.layers > 0);
     refuse(routed || asked.experts.is_some(), "experts", "experts");
-    let norms = "normalisation of queries and keys";
-    refuse(asked.query_key_norm != plain.query_key_norm, "query_key_norm", norms);
     refuse(asked.gated_attention, "gated_attention", "gate of the attention output");
     refuse(asked.attention_sinks, "attention_sinks", "attention sinks");
-    refuse(asked.branch_norms != plain.branch_norms, "branch_norms", "norms after a branch");
-    refuse(asked.parallel_branches != plain.parallel_branches, "parallel_branches", "branches side by side");
-    refuse(asked.exact_gelu, "exact_gelu", "exact GELU, only its tanh form");
-    refuse(asked.head_bias, "head_bias", "bias of the head");
-    refuse(asked.plain_norms, "plain_norms", "norms without parameters");
+    let tensor = program.layout.tensor;
+    let together = asked.branch_norms != BranchNorms::Before && asked.parallel_branches != ParallelBranches::No;
+    refuse(together, "branch_norms", "norms after branches that run side by side");
+    refuse(asked.branch_norms != BranchNorms::Before && tensor > 1, "branch_norms", DIVIDED_BRANCH);
+    let wide = asked.query_key_norm == QueryKeyNorm::Width && tensor > 1;
+    refuse(wide, "query_key_norm", "norm over all heads where tensor ranks divide them");
     problems
 }
 
@@ -171,40 +170,19 @@ fn axes(program: &Program) -> Vec<Problem> {
 
 /// How training state is divided, and what runs beside what.
 fn sharing(program: &Program) -> Vec<Problem> {
-    let (layout, sharing) = (&program.layout, program.layout.sharing);
+    let sharing = program.layout.sharing;
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, message: String, hint: &str| {
         if asked {
             problems.push(Problem::new(format!("plan.{key}"), message).hint(hint));
         }
     };
-    let deep = matches!(layout.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
-    let zero = format!("the CPU executor has no ZeRO-{}", layout.zero.number());
-    refuse(deep, "zero", zero, "set zero = 0 or zero = 1");
-    let hybrid = layout.zero != ZeroStage::Zero0 && layout.shard() != layout.replicas();
-    let part = format!("the CPU executor divides state over all {} replicas, not over {}", layout.data, layout.shard());
-    refuse(hybrid, "shard", part, "leave it out");
     let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
-    refuse(sharing.prefetch, "prefetch", serial("the gathering of parameters"), "set it to false");
-    let parameters = serial("the gathering of stepped parameters");
-    refuse(sharing.overlap_parameters, "overlap_parameters", parameters, "set it to false");
     refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
     refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
-    let kept = |what: &str| format!("on the CPU {what} are in host memory already");
-    refuse(sharing.offload_activations, "offload", kept("activations"), "leave \"activations\" out");
-    refuse(sharing.offload_optimizer, "offload", kept("optimizer states"), "leave \"optimizer\" out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
     let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
     refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");
-    let partly = program
-        .chunks
-        .iter()
-        .find(|chunk| chunk.recompute != Recompute::None && chunk.recomputed_layers != chunk.layers);
-    if let Some(chunk) = partly {
-        let (some, all) = (chunk.recomputed_layers, chunk.layers);
-        let message = format!("the CPU executor recomputes whole chunks, not {some} of {all} layers");
-        refuse(true, "recompute_layers", message, "leave it out");
-    }
     problems
 }
 
@@ -229,8 +207,12 @@ fn instructions(program: &Program) -> Vec<Problem> {
 /// What an operation is, if the executor does not carry it out.
 fn refused(op: Op) -> Option<String> {
     match op {
-        Op::Compute { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => None,
-        Op::HostCopy { .. } => Some("copy to or from host memory".to_owned()),
+        Op::Compute { .. }
+        | Op::Send { .. }
+        | Op::Receive { .. }
+        | Op::GradientNorm
+        | Op::Optimizer
+        | Op::HostCopy { .. } => None,
         Op::Collective { kind, payload, .. } => {
             let (of, known): (&str, &[CollectiveKind]) = payload_kinds(payload);
             (!known.contains(&kind)).then(|| format!("{} of {of}", kind.name()))
@@ -260,8 +242,10 @@ const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveK
         Payload::Parameters { .. } => ("parameters", &[AllGather]),
         Payload::ExpertGradients { .. } => ("gradients of experts", &[]),
         Payload::ExpertParameters { .. } => ("parameters of experts", &[]),
-        Payload::UnitParameters { .. } => ("parameters of a unit", &[]),
-        Payload::UnitGradients { .. } => ("gradients of a unit", &[]),
+        Payload::UnitParameters { experts: false, .. } => ("parameters of a unit", &[AllGather]),
+        Payload::UnitGradients { experts: false, .. } => ("gradients of a unit", &[ReduceScatter]),
+        Payload::UnitParameters { experts: true, .. } => ("parameters of a unit's experts", &[]),
+        Payload::UnitGradients { experts: true, .. } => ("gradients of a unit's experts", &[]),
         Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),
         Payload::TiedGradients => ("tied gradients", &[AllReduce]),
         Payload::GradientNorm => ("the gradient norm", &[AllReduce]),

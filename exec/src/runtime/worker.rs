@@ -1,6 +1,6 @@
 //! What the runtime asks of the state of one rank.
 
-use ir::program::{CollectiveKind, Message, Pass, Payload, UnitRange};
+use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId};
 
 use super::snapshot::Snapshot;
@@ -35,6 +35,8 @@ pub(crate) trait Worker {
     fn outgoing(&mut self, message: Message) -> &[f32];
     /// The tensor of a message that this rank receives.
     fn incoming(&mut self, message: Message, values: &[f32]);
+    /// A copy to host memory (`out`) or back.
+    fn host_copy(&mut self, what: HostCopy, out: bool);
     /// The sum of squares of the gradients that this rank answers for.
     fn gradient_norm(&mut self) -> Result<(), NotFinite>;
     /// Clipping and the optimizer step; clears gradients.
@@ -79,6 +81,9 @@ impl Worker for RankState {
     }
     fn incoming(&mut self, message: Message, values: &[f32]) {
         self.incoming(message, values);
+    }
+    fn host_copy(&mut self, what: HostCopy, out: bool) {
+        self.host_copy(what, out);
     }
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         self.gradient_norm().map_err(NotFinite::from)

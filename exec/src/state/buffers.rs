@@ -1,6 +1,9 @@
 //! Buffers of `f32`, recycled by length and counted by kind.
 //!
 //! In steady state an iteration allocates nothing: what a pass gives back the next one takes.
+//!
+//! A half-precision value is emulated: it lies in an `f32` that holds nothing else than such a value can, and counts the
+//! two bytes that it stands for.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -16,6 +19,18 @@ pub type BytesByKind = BTreeMap<BufferKind, Bytes>;
 pub(super) struct Held {
     data: Vec<f32>,
     kind: BufferKind,
+    /// Bytes that each value counts.
+    element: u64,
+}
+
+impl Held {
+    /// What it counts as.
+    pub(super) const fn kind(&self) -> BufferKind {
+        self.kind
+    }
+    fn bytes(&self) -> u64 {
+        self.element * self.data.len() as u64
+    }
 }
 
 impl Deref for Held {
@@ -33,8 +48,10 @@ impl DerefMut for Held {
 
 /// Free buffers by length, and the count of those in use. It never holds more than was once in use at the same time
 /// of each length.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pool {
+    /// Bytes of an activation.
+    element: u64,
     free: BTreeMap<usize, Vec<Vec<f32>>>,
     in_use: [u64; BufferKind::ALL.len()],
     highest: u64,
@@ -42,16 +59,39 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A buffer whose content is left over from an earlier use: write before reading.
+    /// Nothing in use, of a training whose activations have `element` bytes.
+    pub(super) fn new(element: u64) -> Self {
+        let none = [0; BufferKind::ALL.len()];
+        Self { element, free: BTreeMap::new(), in_use: none, highest: 0, at_highest: none }
+    }
+
+    /// A buffer of activations whose content is left over from an earlier use: write before reading.
     pub(super) fn take(&mut self, kind: BufferKind, length: usize) -> Held {
+        self.take_as(self.element, kind, length)
+    }
+
+    /// The same of FP32 numbers, whatever the precision: statistics and sums.
+    pub(super) fn take_single(&mut self, kind: BufferKind, length: usize) -> Held {
+        self.take_as(4, kind, length)
+    }
+
+    /// The same of zeros, of numbers that count so many bytes each.
+    pub(super) fn zeros(&mut self, element: u64, kind: BufferKind, length: usize) -> Held {
+        let mut held = self.take_as(element, kind, length);
+        held.fill(0.0);
+        held
+    }
+
+    /// A buffer of numbers that count so many bytes each, with content left over from an earlier use.
+    pub(super) fn take_as(&mut self, element: u64, kind: BufferKind, length: usize) -> Held {
         let recycled = self.free.get_mut(&length).and_then(Vec::pop);
         #[cfg_attr(not(test), expect(unused_mut, reason = "only tests write into it here"))]
         let mut data = recycled.unwrap_or_else(|| vec![0.0; length]);
         // In tests a value that is read before it was written cannot go unseen.
         #[cfg(test)]
         data.fill(f32::NAN);
-        self.count(kind, length);
-        Held { data, kind }
+        self.count(kind, element * length as u64);
+        Held { data, kind, element }
     }
 
     /// A copy of `data`.
@@ -61,9 +101,16 @@ impl Pool {
         held
     }
 
+    /// A copy of a buffer of this or another pool.
+    pub(super) fn copy_of(&mut self, held: &Held, kind: BufferKind) -> Held {
+        let mut copy = self.take_as(held.element, kind, held.len());
+        copy.copy_from_slice(held);
+        copy
+    }
+
     /// Takes a buffer back.
     pub(super) fn give(&mut self, held: Held) {
-        self.in_use[held.kind.index()] -= bytes(held.len());
+        self.in_use[held.kind.index()] -= held.bytes();
         self.free.entry(held.len()).or_default().push(held.data);
     }
 
@@ -76,14 +123,9 @@ impl Pool {
 
     /// Counts a buffer under another kind from now on.
     pub(super) fn relabel(&mut self, held: &mut Held, kind: BufferKind) {
-        self.in_use[held.kind.index()] -= bytes(held.len());
+        self.in_use[held.kind.index()] -= held.bytes();
         held.kind = kind;
-        self.count(kind, held.len());
-    }
-
-    /// Counts memory that is never given back.
-    pub(super) fn resident(&mut self, kind: BufferKind, length: usize) {
-        self.count(kind, length);
+        self.count(kind, held.bytes());
     }
 
     /// Bytes in use now.
@@ -108,18 +150,14 @@ impl Pool {
         self.highest = self.in_use.iter().sum();
     }
 
-    fn count(&mut self, kind: BufferKind, length: usize) {
-        self.in_use[kind.index()] += bytes(length);
+    fn count(&mut self, kind: BufferKind, bytes: u64) {
+        self.in_use[kind.index()] += bytes;
         let total = self.in_use.iter().sum();
         if total > self.highest {
             self.highest = total;
             self.at_highest = self.in_use;
         }
     }
-}
-
-fn bytes(length: usize) -> u64 {
-    4 * length as u64
 }
 
 fn table(bytes: &[u64; BufferKind::ALL.len()]) -> BytesByKind {
@@ -132,7 +170,7 @@ mod tests {
 
     #[test]
     fn buffers_are_recycled_and_counted() {
-        let mut pool = Pool::default();
+        let mut pool = Pool::new(4);
         let held = pool.take(BufferKind::Activations, 10);
         let place = held.as_ptr();
         assert_eq!(pool.bytes()[&BufferKind::Activations], Bytes::new(40));

@@ -1,11 +1,11 @@
 //! Compute instructions: a pass over consecutive units.
 
-use ir::program::{BufferKind, Pass, Unit, UnitRange};
-use ir::{ChunkId, MicrobatchId};
+use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
+use ir::{ChunkId, MicrobatchId, Recompute};
 
 use super::slot::{Slot, Sum};
 use super::work::{Sample, Suspect, Work, take_residual};
-use super::{Held, NotFinite, RankState, layer_of};
+use super::{Held, NotFinite, RankState, layer_of, size};
 
 impl RankState {
     /// Carries out one pass over consecutive units of a chunk for one microbatch: upwards in forward passes and
@@ -32,6 +32,7 @@ impl RankState {
         let outcome = self.run_units(pass, local, units, microbatch, &mut slot);
         self.slots[index] = Some(slot);
         outcome?;
+        self.chunks[local].1.leave(pass, units, &mut self.pool);
         if units.start == 0 {
             self.end_of_chunk(pass, chunk, microbatch, index);
         }
@@ -51,23 +52,25 @@ impl RankState {
         let chunk = program.chunk(self.chunks[local].0);
         let upwards = matches!(pass, Pass::Forward | Pass::Recompute);
         for step in 0..units.end - units.start {
-            let unit = chunk.unit(if upwards { units.start + step } else { units.end - 1 - step });
-            let holder = if unit == Unit::Head { self.head_matrix.expect("the head's matrix is here") } else { local };
+            let position = if upwards { units.start + step } else { units.end - 1 - step };
+            let unit = chunk.unit(position);
             let mut unused = 0.0;
             let mut work = Work {
                 dims: &self.dims,
-                parameters: &mut self.chunks[holder].1,
+                parameters: &mut self.chunks[local].1,
                 slot,
                 pool: &mut self.pool,
                 attention: &mut self.attention,
                 sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
                 loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
-                recompute: chunk.recompute,
+                recompute: layer_of(unit).map_or(Recompute::None, |layer| chunk.recompute_of(layer)),
+                discarding: discarding(chunk),
+                position,
                 first_layer: chunk.first_layer,
                 pass,
             };
             if let Err(suspect) = work.run(unit) {
-                return Err(self.explain(suspect, unit, holder, (microbatch, pass)));
+                return Err(self.explain(suspect, unit, local, (microbatch, pass)));
             }
         }
         Ok(())
@@ -89,11 +92,11 @@ impl RankState {
 
     /// The residual stream at the end of a chunk, whose last branch is whole by now.
     pub(super) fn chunk_output(&mut self, chunk: ChunkId, microbatch: MicrobatchId) -> Held {
-        let discards = super::dimensions::discards(self.program.chunk(chunk).recompute);
+        let discarding = discarding(self.program.chunk(chunk));
         let index = self.slot_index(self.local(chunk), microbatch);
         let rank = self.rank;
         let slot = self.slots[index].as_mut().unwrap_or_else(|| panic!("{rank}: {chunk} has not run {microbatch}"));
-        take_residual(slot, &mut self.pool, discards)
+        take_residual(slot, &mut self.pool, &self.dims, discarding)
     }
 
     /// After the units at the beginning of a chunk: the gradient goes to the chunk before, and after the last pass
@@ -115,11 +118,13 @@ impl RankState {
         }
     }
 
-    fn explain(&self, suspect: Suspect, unit: Unit, holder: usize, pass: (MicrobatchId, Pass)) -> NotFinite {
-        let parameters = &self.chunks[holder].1;
+    fn explain(&self, suspect: Suspect, unit: Unit, local: usize, pass: (MicrobatchId, Pass)) -> NotFinite {
+        let parameters = &self.chunks[local].1;
         let concerned = match unit {
             // A shared table stands under the embedding.
-            Unit::Head if parameters.places.head.is_none() => Unit::Embedding,
+            Unit::Head if self.program.model.tied_head && self.program.chunk(self.chunks[local].0).embedding => {
+                Unit::Embedding
+            }
             unit => unit,
         };
         let weight = parameters.first_not_finite(&parameters.weights, Some(concerned));
@@ -130,5 +135,13 @@ impl RankState {
             pass: Some(pass),
             tensor: weight.map_or_else(|| suspect.0.to_owned(), |shard| shard.parameter.name.clone()),
         }
+    }
+}
+
+/// How many of a chunk's layers keep nothing but their input.
+fn discarding(chunk: &Chunk) -> usize {
+    match chunk.recompute {
+        Recompute::Full => size(chunk.recomputed_layers),
+        Recompute::None | Recompute::Selective | Recompute::Operations => 0,
     }
 }

@@ -1,8 +1,10 @@
 //! The sizes of one rank's share of the work.
 
 use ir::program::Program;
-use ir::{MlpKind, NormKind, Positions, Rank, Recompute, ZeroStage};
+use ir::{BranchNorms, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions, QueryKeyNorm, Rank};
 
+use super::formats::Formats;
+use crate::kernels::activation::Gelu;
 use crate::kernels::attention::Attention;
 use crate::kernels::loss::VocabularyShard;
 use crate::kernels::rope::RotaryTable;
@@ -12,14 +14,13 @@ use crate::kernels::rope::RotaryTable;
 pub(super) struct Dimensions {
     /// Pipeline position.
     pub(super) position: u32,
-    pub(super) data: usize,
-    pub(super) data_index: usize,
     pub(super) tensor: usize,
     pub(super) tensor_index: usize,
     /// Whether the residual stream is divided along the sequence; never with one tensor rank.
     pub(super) sequence_parallel: bool,
-    /// Whether the optimizer state is divided over replicas; never with one replica.
-    pub(super) sharded_optimizer: bool,
+    /// Whether optimizer state lies in host memory.
+    pub(super) offloads_optimizer: bool,
+    pub(super) formats: Formats,
     pub(super) microbatches: usize,
     /// Tokens of a microbatch.
     pub(super) tokens: usize,
@@ -37,7 +38,17 @@ pub(super) struct Dimensions {
     pub(super) rotary: Option<RotaryTable>,
     pub(super) norm: NormKind,
     pub(super) epsilon: f32,
+    /// Of a norm without parameters.
+    pub(super) ones: Vec<f32>,
+    pub(super) zeros: Vec<f32>,
+    pub(super) branch_norms: BranchNorms,
+    pub(super) branches: ParallelBranches,
+    pub(super) query_key_norm: QueryKeyNorm,
+    pub(super) head_dim: usize,
     pub(super) mlp: MlpKind,
+    pub(super) gelu: Gelu,
+    /// By layer of the model, how many positions a query sees.
+    windows: Vec<usize>,
     /// One over the tokens of the global batch.
     pub(super) loss_scale: f32,
 }
@@ -49,7 +60,7 @@ impl Dimensions {
     /// If the program divides something that does not divide; lowering never does.
     pub(super) fn new(program: &Program, rank: Rank) -> Self {
         let (model, workload, layout) = (&program.model, &program.workload, &program.layout);
-        let (tensor, data) = (layout.tensor, layout.data);
+        let tensor = layout.tensor;
         let tensor_index = rank.raw() % tensor;
         let shared = |what: &str, whole: u32| {
             assert_eq!(whole % tensor, 0, "{rank}: {whole} {what} over {tensor} tensor ranks");
@@ -70,13 +81,12 @@ impl Dimensions {
         let first = size(tensor_index) * columns;
         let valid = size(model.vocabulary).saturating_sub(first).min(columns);
         Self {
-            position: rank.raw() / (tensor * data),
-            data: size(data),
-            data_index: size(rank.raw() / tensor % data),
+            position: rank.raw() / layout.per_position(),
             tensor: degree,
             tensor_index: size(tensor_index),
             sequence_parallel,
-            sharded_optimizer: layout.zero == ZeroStage::Zero1 && data > 1,
+            offloads_optimizer: layout.sharing.offload_optimizer,
+            formats: Formats::of(program),
             microbatches: size(layout.microbatches),
             tokens,
             rows: if sequence_parallel { tokens / degree } else { tokens },
@@ -99,9 +109,27 @@ impl Dimensions {
             },
             norm: model.norm,
             epsilon: narrow(model.norm_epsilon),
+            ones: vec![1.0; size(model.hidden)],
+            zeros: vec![0.0; size(model.hidden)],
+            branch_norms: model.variants.branch_norms,
+            branches: model.variants.parallel_branches,
+            query_key_norm: model.variants.query_key_norm,
+            head_dim,
             mlp: model.mlp,
+            gelu: if model.variants.exact_gelu { Gelu::Exact } else { Gelu::Tanh },
+            windows: (0..model.layers).map(|layer| window(model, layer)).collect(),
             loss_scale: narrow(1.0 / workload.tokens_per_iteration() as f64),
         }
+    }
+
+    /// The attention of a layer, numbered through the model.
+    pub(super) fn attention_of(&self, layer: u32) -> Attention {
+        Attention { window: self.windows[size(layer)], ..self.attention }
+    }
+
+    /// Whether both branches of a layer read its input.
+    pub(super) fn side_by_side(&self) -> bool {
+        self.branches != ParallelBranches::No
     }
 
     /// Elements of this rank's residual stream.
@@ -120,11 +148,11 @@ impl Dimensions {
     }
 }
 
-/// Whether a forward pass keeps nothing of a layer but its input.
-pub(super) fn discards(recompute: Recompute) -> bool {
-    match recompute {
-        Recompute::None | Recompute::Selective | Recompute::Operations => false,
-        Recompute::Full => true,
+/// How many positions a query of a layer sees.
+fn window(model: &Model, layer: u32) -> usize {
+    match model.layer(layer).mixer {
+        Mixer::Window => model.variants.window.map_or(usize::MAX, size),
+        Mixer::Attention | Mixer::Latent | Mixer::Mamba | Mixer::GatedDelta => usize::MAX,
     }
 }
 

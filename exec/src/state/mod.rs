@@ -15,10 +15,16 @@
 //! every tensor rank; tensor rank 0 alone adds such a bias or position, to its summand. Their gradients come out equal on
 //! all tensor ranks, except those of norms under sequence parallelism, which `Payload::ReplicatedGradients` sums.
 //!
-//! The parameters of a chunk are one flat vector, unit by unit ([`weights`] lists the names); under ZeRO-1 it is padded at
-//! its end to a multiple of the replicas, and replica `i` steps part `i`. A tied head on the rank that holds the embedding
-//! uses the embedding's table, and its gradient adds to that table's; on another rank it has a copy of its own, which
-//! `Payload::TiedGradients` keeps equal.
+//! The parameters of a chunk stand unit by unit ([`weights`] lists the names) in *segments*, each of them a vector: one
+//! where all replicas hold all, and one for each part that comes and goes by itself under ZeRO-2 and 3. Where state is
+//! divided, a segment is padded at its end to a multiple of the ranks that share it, and the `i`-th of them steps part `i`.
+//! A tied head in the chunk of the embedding uses the embedding's table, and its gradient adds to that table's; in another
+//! chunk it has a copy of its own, which `Payload::TiedGradients` keeps equal, or the rank that holds both.
+//!
+//! # Memory
+//!
+//! Device memory and host memory are two pools. What a plan moves to host memory (what layers keep, optimizer state) is
+//! copied there and back by `Op::HostCopy`, and counts in [`RankState::host_bytes_held`].
 //!
 //! # Split backward
 //!
@@ -30,11 +36,16 @@ mod buffers;
 mod compute;
 mod dimensions;
 mod ends;
+mod formats;
+mod gathering;
 mod mlp;
 mod norm;
+mod offload;
 mod optimize;
+mod optimizer_state;
 mod parameters;
 mod places;
+mod sharding;
 mod slot;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -46,7 +57,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use ir::program::{BufferKind, Pass, Unit};
+use ir::program::{Pass, Unit};
 use ir::{ChunkId, MicrobatchId, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
@@ -54,7 +65,8 @@ pub use weights::{Part, Tensor, Weights};
 
 use buffers::{Held, Pool};
 use dimensions::{Dimensions, size};
-use parameters::Parameters;
+use parameters::{Made, Parameters};
+use sharding::{Parts, Sharing};
 use slot::Slot;
 use work::Sample;
 
@@ -68,8 +80,6 @@ pub struct RankState {
     dims: Dimensions,
     /// The chunks that this rank holds, in the order of the model.
     chunks: Vec<(ChunkId, Parameters)>,
-    /// The index in `chunks` of the one whose parameters hold the head's matrix, if the head is here.
-    head_matrix: Option<usize>,
     /// By chunk of `chunks`, then microbatch.
     slots: Vec<Option<Slot>>,
     /// Empty slots to use again.
@@ -78,13 +88,15 @@ pub struct RankState {
     /// By microbatch, the sum of the losses of its tokens.
     losses: Vec<f64>,
     pool: Pool,
+    /// Host memory, where a plan uses it.
+    host: Pool,
     /// Gradients of chunk inputs that wait to leave, by edge and microbatch.
     departing_gradients: BTreeMap<(ChunkId, MicrobatchId), Held>,
     /// The boundary tensor handed out last.
     departing: Option<Held>,
     attention: AttentionWorkspace,
-    /// Gradients of replicated parameters, gathered for their collective.
-    replicated: Vec<f32>,
+    /// Of several tensors or segments, what goes into a collective together.
+    joined: Vec<f32>,
     iteration: u64,
     /// What is known of the sum of squares of the gradients: this rank's part, then the sum over ranks.
     squared_norm: f64,
@@ -132,32 +144,26 @@ impl RankState {
     #[must_use]
     pub fn new(program: &Arc<VerifiedProgram>, rank: Rank, initial: Option<&Weights>) -> Self {
         let dims = Dimensions::new(program, rank);
-        let stage = program.role_of(rank).map(|role| program.roles[role.index()].stage.raw());
-        let position = stage.unwrap_or(dims.position);
+        let role = program.role_of(rank).map(|role| &program.roles[role.index()]);
+        let position = role.map_or(dims.position, |role| role.stage.raw());
         let ids = (0..program.chunks.len()).map(ChunkId::at);
         let held: Vec<ChunkId> = ids.filter(|id| program.chunk(*id).stage.raw() == position).collect();
-        let embedding = held.iter().position(|id| program.chunk(*id).embedding);
-        let shared_head = program.model.tied_head && embedding.is_some();
         let head = held.iter().position(|id| program.chunk(*id).head);
-        let seed = program.workload.seed;
+        let (mut pool, mut host) = (Pool::new(dims.formats.activation()), Pool::new(dims.formats.activation()));
         let parameters = |id: ChunkId| {
-            let chunk = program.chunk(id);
-            (id, Parameters::new(&program.model, seed, chunk, &dims, shared_head, initial))
+            let parts = role.map(|role| Parts::of(program, role, id)).unwrap_or_default();
+            let sharing = Sharing::of(program, rank);
+            let (model, seed, chunk) = (&program.model, program.workload.seed, program.chunk(id));
+            let made = Made { model, seed, chunk, dims: &dims, sharing, parts, initial };
+            (id, Parameters::new(made, &mut pool, &mut host))
         };
-        let chunks: Vec<_> = held.into_iter().map(parameters).collect();
-        let mut pool = Pool::default();
-        for (_, parameters) in &chunks {
-            let (weights, moments) = parameters.lengths();
-            pool.resident(BufferKind::Weights, weights);
-            pool.resident(BufferKind::Gradients, weights);
-            pool.resident(BufferKind::OptimizerState, moments);
-        }
+        let chunks: Vec<_> = held.iter().copied().map(parameters).collect();
+        let embedding = held.iter().position(|id| program.chunk(*id).embedding);
         let at_end = embedding.is_some() || head.is_some();
         let samples = if at_end { dims.microbatches } else { 0 };
         Self {
             program: Arc::clone(program),
             rank,
-            head_matrix: head.map(|head| embedding.filter(|_| shared_head).unwrap_or(head)),
             slots: (0..chunks.len() * dims.microbatches).map(|_| None).collect(),
             spare: Vec::new(),
             samples: (0..samples).map(|_| Sample::default()).collect(),
@@ -165,10 +171,11 @@ impl RankState {
             chunks,
             dims,
             pool,
+            host,
             departing_gradients: BTreeMap::new(),
             departing: None,
             attention: AttentionWorkspace::default(),
-            replicated: Vec::new(),
+            joined: Vec::new(),
             iteration: 0,
             squared_norm: 0.0,
             norm_halves: [0.0; 2],
@@ -199,7 +206,11 @@ impl RankState {
             self.pool.give(held);
         }
         self.pool.release(&mut self.departing);
+        for (_, parameters) in &mut self.chunks {
+            parameters.forget(&mut self.pool);
+        }
         self.pool.forget_peak();
+        self.host.forget_peak();
     }
 
     /// Sets the tokens of a microbatch and the tokens that follow each, `[microbatch_size, sequence_length]`. Call it
@@ -234,7 +245,8 @@ impl RankState {
         (!self.losses.is_empty()).then(|| self.losses.iter().sum::<f64>() / tokens)
     }
 
-    /// What this rank holds of each tensor; a tied head's copy goes by the embedding's name.
+    /// What this rank steps of each tensor, in FP32: all ranks together have all. A tied head's copy goes by the
+    /// embedding's name.
     pub fn weights(&self) -> impl Iterator<Item = Part<'_>> {
         self.chunks.iter().flat_map(|(_, parameters)| parameters.weight_parts())
     }
@@ -259,7 +271,10 @@ impl RankState {
 
     /// Makes the first of this rank's weights not a number, to see what comes of it (fault injection).
     pub fn poison(&mut self) {
-        if let Some(weight) = self.chunks.first_mut().and_then(|(_, parameters)| parameters.weights.first_mut()) {
+        let Some((_, parameters)) = self.chunks.first_mut() else { return };
+        let own = parameters.own_weights.as_deref_mut().and_then(<[f32]>::first_mut);
+        let first = own.or_else(|| parameters.weights.pieces_mut().next()?.first_mut());
+        if let Some(weight) = first {
             *weight = f32::NAN;
         }
     }
@@ -275,6 +290,18 @@ impl RankState {
     #[must_use]
     pub fn peak_bytes(&self) -> BytesByKind {
         self.pool.peak()
+    }
+
+    /// Bytes of host memory in use now for what the plan keeps there, by kind.
+    #[must_use]
+    pub fn host_bytes_held(&self) -> BytesByKind {
+        self.host.bytes()
+    }
+
+    /// Bytes of host memory in use, by kind, at the moment of this iteration when their sum was largest.
+    #[must_use]
+    pub fn host_peak_bytes(&self) -> BytesByKind {
+        self.host.peak()
     }
 
     fn holds(&self, chunk: ChunkId) -> bool {
@@ -305,7 +332,7 @@ impl RankState {
     /// Ends a slot: its buffers and itself can be used again.
     fn retire(&mut self, index: usize) {
         if let Some(mut slot) = self.slots[index].take() {
-            slot.release(&mut self.pool);
+            slot.release(&mut self.pool, &mut self.host);
             self.spare.push(slot);
         }
     }

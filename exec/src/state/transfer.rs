@@ -6,9 +6,11 @@
 //! | activation, `ReduceScatter` | `[tokens, hidden]` | `[tokens / tensor, hidden]`, part `tensor_index` |
 //! | activation, `AllGather` | `[tokens / tensor, hidden]` | `[tokens, hidden]` |
 //! | loss statistics, `AllGather` | `[3, tokens]` | `[tensor, 3, tokens]` |
-//! | gradients, `AllReduce` | the chunk's flat vector | the same, summed |
-//! | gradients, `ReduceScatter` | the chunk's flat vector, padded | part `data_index` |
-//! | parameters, `AllGather` | part `data_index` | the chunk's flat vector, padded |
+//! | gradients, `AllReduce` | the part of the chunk that this rank steps | the same, summed |
+//! | gradients, `ReduceScatter` | the chunk's gradients, padded, by the rank that steps them | this rank's part |
+//! | parameters, `AllGather` | this rank's part | the chunk's parameters, padded, by the rank that steps them |
+//! | gradients of a unit, `ReduceScatter` | those of its part of the chunk, padded, likewise | this rank's part |
+//! | parameters of a unit, `AllGather` | this rank's part of its part of the chunk | the whole of it, likewise |
 //! | replicated gradients, `AllReduce` | those of all norms of this rank, joined | the same, summed |
 //! | tied gradients, `AllReduce` | `[padded vocabulary / tensor, hidden]` | the same, summed |
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
@@ -45,26 +47,43 @@ impl RankState {
                 held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
             }
             Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                &self.chunks[local].1.gradients
-            }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &self.chunks[local].1;
-                &parameters.weights[parameters.own()]
-            }
-            Payload::ReplicatedGradients => {
-                self.replicated.clear();
-                for (_, parameters) in &self.chunks {
-                    for place in parameters.places.replicated() {
-                        self.replicated.extend_from_slice(place.of(&parameters.gradients));
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                let (parameters, joined) = (&self.chunks[local].1, &mut self.joined);
+                match kind {
+                    CollectiveKind::ReduceScatter => parameters.gradients_to_scatter(None, formats, joined),
+                    CollectiveKind::AllReduce => parameters.part_gradients(formats, joined),
+                    CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+                        panic!("{}: no {} of gradients", self.rank, kind.name())
                     }
                 }
-                &self.replicated
+            }
+            Payload::Parameters { chunk } => {
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.stepped_weights(formats, &mut self.joined)
+            }
+            Payload::UnitParameters { chunk, unit, experts: false, pass, microbatch: _ } => {
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.part_weights((pass, unit), formats, &mut self.joined)
+            }
+            Payload::UnitGradients { chunk, unit, experts: false, microbatch: _ } => {
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.gradients_to_scatter(Some(unit), formats, &mut self.joined)
+            }
+            Payload::ReplicatedGradients => {
+                let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
+                self.joined.clear();
+                for (_, parameters) in &self.chunks {
+                    let places = parameters.places.replicated(sequence, by_head).into_iter();
+                    for seen in places.filter_map(|place| parameters.visible(place)) {
+                        self.joined.extend_from_slice(parameters.seen(seen));
+                    }
+                }
+                &self.joined
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
-                place.of(&self.chunks[local].1.gradients)
+                let parameters = &self.chunks[local].1;
+                parameters.visible(place).map_or(&[], |seen| parameters.seen(seen))
             }
             Payload::GradientNorm => {
                 self.norm_halves = halves(self.squared_norm);
@@ -72,8 +91,10 @@ impl RankState {
             }
             Payload::ExpertGradients { .. }
             | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            | Payload::UnitParameters { experts: true, .. }
+            | Payload::UnitGradients { experts: true, .. } => {
+                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
+            }
         }
     }
 
@@ -85,27 +106,30 @@ impl RankState {
         match payload {
             Payload::Activation { .. } => self.deliver_activation(kind, payload, result),
             Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &mut self.chunks[local].1;
-                let range = match kind {
-                    CollectiveKind::AllReduce => 0..parameters.gradients.len(),
-                    CollectiveKind::ReduceScatter => parameters.own(),
-                    CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-                        panic!("{}: no {} of gradients", self.rank, kind.name())
-                    }
-                };
-                parameters.gradients[range].copy_from_slice(result);
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.take_gradients(formats, result);
             }
             Payload::Parameters { chunk } => {
                 let local = self.local(chunk);
-                self.chunks[local].1.weights.copy_from_slice(result);
+                self.chunks[local].1.take_stepped(result);
+            }
+            Payload::UnitParameters { chunk, unit, experts: false, pass, microbatch: _ } => {
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.take_part((pass, unit), formats, &mut self.pool, result);
+            }
+            Payload::UnitGradients { chunk, unit, experts: false, microbatch: _ } => {
+                let (local, formats) = (self.local(chunk), self.dims.formats);
+                self.chunks[local].1.take_scattered(unit, formats, &mut self.pool, result);
             }
             Payload::ReplicatedGradients => {
+                let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
                 let mut rest = result;
                 for (_, parameters) in &mut self.chunks {
-                    for place in parameters.places.replicated() {
-                        let (part, after) = rest.split_at(place.len());
-                        place.of_mut(&mut parameters.gradients).copy_from_slice(part);
+                    let places = parameters.places.replicated(sequence, by_head);
+                    for seen in places.into_iter().filter_map(|place| parameters.visible(place)).collect::<Vec<_>>() {
+                        let gradients = parameters.seen_mut(seen);
+                        let (part, after) = rest.split_at(gradients.len());
+                        gradients.copy_from_slice(part);
                         rest = after;
                     }
                 }
@@ -113,7 +137,10 @@ impl RankState {
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
-                place.of_mut(&mut self.chunks[local].1.gradients).copy_from_slice(result);
+                let parameters = &mut self.chunks[local].1;
+                if let Some(seen) = parameters.visible(place) {
+                    parameters.seen_mut(seen).copy_from_slice(result);
+                }
             }
             Payload::GradientNorm => {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
@@ -121,8 +148,10 @@ impl RankState {
             }
             Payload::ExpertGradients { .. }
             | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            | Payload::UnitParameters { experts: true, .. }
+            | Payload::UnitGradients { experts: true, .. } => {
+                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
+            }
         }
     }
 
@@ -168,18 +197,22 @@ impl RankState {
     fn deliver_activation(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
         let site = self.site(payload);
         let first_layer = self.program.chunk(site.chunk).first_layer;
-        let (whole, part) = (self.dims.activation(), self.dims.residual());
+        let (whole, part, formats) = (self.dims.activation(), self.dims.residual(), self.dims.formats);
         let index = self.slot_index(self.local(site.chunk), site.microbatch);
         let slot =
             self.slots[index].as_mut().unwrap_or_else(|| panic!("{} never contributed to {payload:?}", self.rank));
         let pool = &mut self.pool;
         match (site.tensor, kind) {
             (UnitTensor::Output, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter) => {
-                replace(slot.branch.as_mut().expect("contributed before"), pool, result, part);
+                let branch = slot.branch.as_mut().expect("contributed before");
+                replace(branch, pool, result, part);
+                formats.round(&mut branch.data);
             }
             (UnitTensor::InputGradient, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter) => {
                 let index = sublayer(slot, site.unit, first_layer);
-                replace(slot.sublayers[index].input_gradient.as_mut().expect("contributed before"), pool, result, part);
+                let gradient = slot.sublayers[index].input_gradient.as_mut().expect("contributed before");
+                replace(gradient, pool, result, part);
+                formats.round(&mut gradient.data);
             }
             (UnitTensor::Input, CollectiveKind::AllGather) => {
                 assert_eq!(result.len(), whole, "size of {payload:?}");
@@ -199,7 +232,9 @@ impl RankState {
                 }
             }
             (UnitTensor::LossStatistics, CollectiveKind::AllGather) => {
-                slot.head.all_statistics = Some(pool.copy(BufferKind::Logits, result));
+                let mut all = pool.take_single(BufferKind::Logits, result.len());
+                all.copy_from_slice(result);
+                slot.head.all_statistics = Some(all);
             }
             (tensor, kind) => panic!("{}: no {} of {tensor:?}", self.rank, kind.name()),
         }
@@ -234,7 +269,13 @@ fn halves(number: f64) -> [f32; 2] {
 fn activation(slot: &Slot, site: Site, first_layer: u32) -> Option<&[f32]> {
     match site.tensor {
         UnitTensor::Output => slot.branch.as_ref().map(|sum| &*sum.data),
-        UnitTensor::Input => slot.sublayers[sublayer(slot, site.unit, first_layer)].output.as_deref(),
+        UnitTensor::Input => {
+            let index = sublayer(slot, site.unit, first_layer);
+            // With one norm for both branches, the second reads the first's.
+            let one_norm =
+                index % 2 == 1 && index < 2 * slot.attention.len() && slot.sublayers[index].statistics.is_none();
+            slot.sublayers[if one_norm { index & !1 } else { index }].output.as_deref()
+        }
         UnitTensor::OutputGradient => slot.residual_gradient.as_deref(),
         UnitTensor::InputGradient => {
             slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)

@@ -1,7 +1,7 @@
 //! One pass of one unit: what it reads and writes, and which unit does what in which pass.
 
-use ir::Recompute;
 use ir::program::{BufferKind, Pass, Unit};
+use ir::{ParallelBranches, Recompute};
 
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
@@ -28,7 +28,12 @@ pub(super) struct Work<'a> {
     pub(super) sample: &'a Sample,
     /// The sum of the microbatch's losses over its tokens, which the loss's forward pass sets.
     pub(super) loss: &'a mut f64,
+    /// What of the unit is computed again.
     pub(super) recompute: Recompute,
+    /// How many of the chunk's layers keep nothing but their input.
+    pub(super) discarding: usize,
+    /// The position of the unit in its chunk.
+    pub(super) position: u32,
     pub(super) first_layer: u32,
     pub(super) pass: Pass,
 }
@@ -40,6 +45,9 @@ pub(super) struct Suspect(pub(super) &'static str);
 impl Work<'_> {
     /// Carries out the pass.
     pub(super) fn run(&mut self, unit: Unit) -> Result<(), Suspect> {
+        if matches!(self.pass, Pass::Backward | Pass::BackwardWeight) {
+            self.parameters.open_gradients(self.position, self.dims.formats, self.pool);
+        }
         match self.pass {
             Pass::Forward | Pass::Recompute => return self.forward(unit),
             Pass::Backward => {
@@ -102,7 +110,7 @@ impl Work<'_> {
 
     /// Whether this is a forward pass over a layer of which only the input is kept.
     pub(super) fn discards(&self) -> bool {
-        self.pass == Pass::Forward && super::dimensions::discards(self.recompute)
+        self.pass == Pass::Forward && self.recompute == Recompute::Full
     }
 
     /// Whether what the input pass leaves waits for a weight pass of its own.
@@ -116,32 +124,58 @@ impl Work<'_> {
     }
 
     /// Leaves a body's output as the branch, whole if this rank is alone in its tensor group.
-    pub(super) fn leave_branch(&mut self, data: Held, of: &'static str) -> Result<(), Suspect> {
+    pub(super) fn leave_branch(&mut self, mut data: Held, of: &'static str) -> Result<(), Suspect> {
+        self.dims.formats.round(&mut data);
         let finite = super::all_finite(&data);
         assert!(self.slot.branch.is_none(), "a branch was left unread before the output of {of}");
         self.slot.branch = Some(Sum { data, whole: self.dims.alone() });
         if finite { Ok(()) } else { Err(Suspect(of)) }
     }
 
-    /// Hands the gradient of a body's output to `read`, and keeps it where a weight pass to come will need it.
+    /// Keeps the gradient of a body's output where a weight pass to come will need it.
     pub(super) fn keep_output_gradient(&mut self, sublayer: usize) {
+        self.before_body(sublayer);
         if self.defers() && !self.dims.sequence_parallel {
-            let gradient = self.slot.residual_gradient.as_deref().expect("the residual gradient arrived");
-            let copy = self.pool.copy(BufferKind::Activations, gradient);
-            self.slot.sublayers[sublayer].output_gradient = Some(copy);
+            let kept = &mut self.slot.sublayers[sublayer].output_gradient;
+            match kept {
+                Some(gradient) => self.pool.relabel(gradient, BufferKind::Activations),
+                none => {
+                    let gradient = self.slot.residual_gradient.as_deref().expect("the residual gradient arrived");
+                    *none = Some(self.pool.copy(BufferKind::Activations, gradient));
+                }
+            }
+        }
+    }
+
+    /// The sublayer whose norm's output a body reads: with one norm for both branches, the layer's first.
+    pub(super) fn reads(&self, sublayer: usize) -> usize {
+        let in_layers = sublayer < 2 * self.slot.attention.len();
+        if self.dims.branches == ParallelBranches::OneNorm && in_layers { sublayer & !1 } else { sublayer }
+    }
+
+    /// After a body's forward pass its gathered input is given up, and with full recomputation the normed one too, once
+    /// every branch has read it.
+    pub(super) fn release_after_forward(&mut self, sublayer: usize) {
+        self.pool.release(&mut self.slot.sublayers[sublayer].gathered);
+        let last = self.dims.branches != ParallelBranches::OneNorm || sublayer % 2 == 1;
+        if self.discards() && last {
+            let source = self.reads(sublayer);
+            self.pool.release(&mut self.slot.sublayers[source].output);
         }
     }
 }
 
-/// The residual stream after the branch that is still to be added; what nothing needs after that is given up.
-pub(super) fn take_residual(slot: &mut Slot, pool: &mut Pool, discards: bool) -> Held {
+/// The residual stream after the branch that is still to be added; what nothing needs after that is given up: of the first
+/// `discarding` layers, and of all if branches run side by side, the input of the second branch.
+pub(super) fn take_residual(slot: &mut Slot, pool: &mut Pool, dims: &Dimensions, discarding: usize) -> Held {
     let Sum { mut data, whole } = slot.branch.take().expect("a branch to continue the residual stream");
     assert!(whole, "a branch was read before it was summed over the tensor group");
     if let Some(latest) = slot.latest {
         let before = &mut slot.sublayers[latest].input;
         accumulate(&mut data, before.as_deref().expect("the residual stream before the branch"));
-        // With full recomputation a layer keeps the input of its attention norm alone.
-        if discards && latest % 2 == 1 {
+        dims.formats.round(&mut data);
+        let in_layers = latest < 2 * slot.attention.len();
+        if latest % 2 == 1 && in_layers && (latest / 2 < discarding || dims.side_by_side()) {
             pool.release(before);
         }
     }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ir::program::{
-    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream, UnitRange,
+    Chunk, CollectiveKind, Direction, Group, HostCopy, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream,
+    UnitRange,
 };
 use ir::{
     AdamW, AttentionKernel, Axis, BackendError, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm,
@@ -97,6 +98,7 @@ impl Worker for Fake {
         self.note(format!("receive {}", message.microbatch), values);
         self.got = values.to_vec();
     }
+    fn host_copy(&mut self, _: HostCopy, _: bool) {}
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         Ok(())
     }

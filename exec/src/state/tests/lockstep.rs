@@ -137,7 +137,7 @@ impl Lockstep {
             }
             Op::GradientNorm => rank.gradient_norm()?,
             Op::Optimizer => rank.optimizer()?,
-            Op::HostCopy { .. } => panic!("{op:?} in a program for the executor"),
+            Op::HostCopy { what, out, .. } => rank.host_copy(what, out),
         }
         Ok(true)
     }
