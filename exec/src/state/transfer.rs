@@ -16,7 +16,7 @@
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
 
 use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, Unit, UnitTensor};
-use ir::{ChunkId, MicrobatchId};
+use ir::{ChunkId, MicrobatchId, ParallelBranches};
 
 use super::RankState;
 use super::buffers::{Held, Pool};
@@ -42,8 +42,8 @@ impl RankState {
             Payload::Activation { .. } => {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
-                let rank = self.rank;
-                let held = activation(self.slot(site.chunk, site.microbatch), site, layers);
+                let (rank, branches) = (self.rank, self.dims.branches);
+                let held = activation(self.slot(site.chunk, site.microbatch), site, layers, branches);
                 held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
             }
             Payload::Gradients { chunk } => {
@@ -266,15 +266,15 @@ fn halves(number: f64) -> [f32; 2] {
 }
 
 /// What a slot has for a collective.
-fn activation(slot: &Slot, site: Site, first_layer: u32) -> Option<&[f32]> {
+fn activation(slot: &Slot, site: Site, first_layer: u32, branches: ParallelBranches) -> Option<&[f32]> {
     match site.tensor {
         UnitTensor::Output => slot.branch.as_ref().map(|sum| &*sum.data),
         UnitTensor::Input => {
             let index = sublayer(slot, site.unit, first_layer);
             // With one norm for both branches, the second reads the first's.
-            let one_norm =
-                index % 2 == 1 && index < 2 * slot.attention.len() && slot.sublayers[index].statistics.is_none();
-            slot.sublayers[if one_norm { index & !1 } else { index }].output.as_deref()
+            let in_layers = index < 2 * slot.attention.len();
+            let shared = branches == ParallelBranches::OneNorm && in_layers;
+            slot.sublayers[if shared { index & !1 } else { index }].output.as_deref()
         }
         UnitTensor::OutputGradient => slot.residual_gradient.as_deref(),
         UnitTensor::InputGradient => {
