@@ -9,5 +9,6 @@ pub mod alone;
 pub mod clusters;
 pub mod dice;
 pub mod swarm;
+mod trained;
 mod wide;
 pub mod workspace;

@@ -181,8 +181,12 @@ fn sharing(program: &Program) -> Vec<Problem> {
     refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
     refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
-    let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
-    refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");
+    let message = format!(
+        "the CPU executor computes single operations again on whole layers, not on those of {} tensor ranks",
+        program.layout.tensor
+    );
+    let hint = "set recompute = \"selective\" or \"full\"";
+    refuse(by_operation && program.layout.tensor > 1, "recompute", message, hint);
     problems
 }
 

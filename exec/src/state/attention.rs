@@ -5,7 +5,7 @@ use ir::{QueryKeyNorm, Recompute};
 
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
-use super::places::LinearPlaces;
+use super::places::{LinearPlaces, Place};
 use super::slot::Sum;
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
@@ -38,40 +38,61 @@ impl Work<'_> {
         self.dims.attention_of(self.first_layer + layer)
     }
 
-    pub(super) fn attention_forward(&mut self, layer: usize) -> Result<(), Suspect> {
-        let (dims, shapes, discards, core) = (self.dims, self.attention_shapes(), self.discards(), self.core(layer));
-        let (sublayer, formats) = (2 * layer, dims.formats);
-        let places = self.parameters.places.attention[layer];
-        let weights = &self.parameters.weights;
-        let x = self.slot.body_input(sublayer, sublayer, dims.sequence_parallel);
-        let mut project = |shape: Linear, linear: LinearPlaces| -> Held {
-            let mut y = self.pool.take(BufferKind::Activations, shape.tokens * shape.outputs);
-            linear.forward(shape, weights, x, &mut y);
-            formats.round(&mut y);
-            y
-        };
-        let (mut q, mut k) = (project(shapes.query, places.q), project(shapes.key, places.k));
-        let v = project(shapes.key, places.v);
-        let mut raw: [Option<Held>; 4] = Default::default();
-        if let Some(norms) = places.query_key_norm {
-            let [q_raw, k_raw, q_statistics, k_statistics] = &mut raw;
-            let normed = norms.map(|norm| norm.of(weights));
-            *q_statistics = Some(head_norm(dims, normed[0], &mut q, q_raw, self.pool));
-            *k_statistics = Some(head_norm(dims, normed[1], &mut k, k_raw, self.pool));
+    /// Queries, keys or values: a product of the normed input.
+    fn project(&mut self, layer: usize, shape: Linear, linear: LinearPlaces) -> Held {
+        let dims = self.dims;
+        let x = self.slot.body_input(2 * layer, 2 * layer, dims.sequence_parallel);
+        let mut y = self.pool.take(BufferKind::Activations, shape.tokens * shape.outputs);
+        linear.forward(shape, &self.parameters.weights, x, &mut y);
+        dims.formats.round(&mut y);
+        y
+    }
+
+    /// Keys, or values.
+    pub(super) fn project_key(&mut self, layer: usize, linear: LinearPlaces) -> Held {
+        self.project(layer, self.attention_shapes().key, linear)
+    }
+
+    /// Queries or keys after their norm, rotated. `raw` gets what they were and the norm's statistics.
+    pub(super) fn turn(&mut self, heads: usize, norm: Option<Place>, mut x: Held, raw: [&mut Option<Held>; 2]) -> Held {
+        let dims = self.dims;
+        if let Some(norm) = norm {
+            let [before, statistics] = raw;
+            *statistics = Some(head_norm(dims, norm.of(&self.parameters.weights), &mut x, before, self.pool));
         }
         if let Some(table) = &dims.rotary {
-            rotate(table, &mut q, dims.query_heads, dims.sequence_length, 0);
-            rotate(table, &mut k, dims.kv_heads, dims.sequence_length, 0);
-            formats.round(&mut q);
-            formats.round(&mut k);
+            rotate(table, &mut x, heads, dims.sequence_length, 0);
+            dims.formats.round(&mut x);
         }
+        x
+    }
+
+    /// The projection of weighted values.
+    pub(super) fn project_out(&mut self, layer: usize, out: &[f32]) -> Held {
+        let (dims, shapes) = (self.dims, self.attention_shapes());
+        let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
+        let projection = self.parameters.places.attention[layer].projection.biased_if(dims.tensor_index == 0);
+        projection.forward(shapes.projection, &self.parameters.weights, out, &mut branch);
+        branch
+    }
+
+    pub(super) fn attention_forward(&mut self, layer: usize) -> Result<(), Suspect> {
+        let (dims, discards, core) = (self.dims, self.discards(), self.core(layer));
+        let (sublayer, formats) = (2 * layer, dims.formats);
+        let places = self.parameters.places.attention[layer];
+        let q = self.project(layer, self.attention_shapes().query, places.q);
+        let k = self.project_key(layer, places.k);
+        let v = self.project_key(layer, places.v);
+        let norms = places.query_key_norm.map_or([None; 2], |norms| norms.map(Some));
+        let mut raw: [Option<Held>; 4] = Default::default();
+        let [q_raw, k_raw, q_statistics, k_statistics] = &mut raw;
+        let q = self.turn(dims.query_heads, norms[0], q, [q_raw, q_statistics]);
+        let k = self.turn(dims.kv_heads, norms[1], k, [k_raw, k_statistics]);
         let mut out = self.pool.take(BufferKind::Activations, q.len());
         let mut lse = self.pool.take_single(BufferKind::Activations, dims.tokens * dims.query_heads);
         attention_forward(core, &q, &k, &v, &mut out, &mut lse, self.attention);
         formats.round(&mut out);
-        let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
-        let projection = places.projection.biased_if(dims.tensor_index == 0);
-        projection.forward(shapes.projection, weights, &out, &mut branch);
+        let branch = self.project_out(layer, &out);
 
         if discards {
             for held in [q, k, v, out, lse].into_iter().chain(raw.into_iter().flatten()) {
@@ -84,6 +105,7 @@ impl Work<'_> {
                 Recompute::Selective => self.pool.give(lse),
                 Recompute::None | Recompute::Operations | Recompute::Full => slot.lse = Some(lse),
             }
+            self.release_cheap_attention(layer);
         }
         self.release_after_forward(sublayer);
         let branch = self.after_body(sublayer, branch);
@@ -94,6 +116,7 @@ impl Work<'_> {
     pub(super) fn attention_backward_input(&mut self, layer: usize) {
         let (dims, shapes, kind, core) = (self.dims, self.attention_shapes(), self.gradient_kind(), self.core(layer));
         let formats = dims.formats;
+        self.attention_again(layer);
         self.keep_output_gradient(2 * layer);
         let places = self.parameters.places.attention[layer];
         let weights = &self.parameters.weights;

@@ -138,10 +138,10 @@ impl RankState {
     }
 }
 
-/// How many of a chunk's layers keep nothing but their input.
+/// How many of a chunk's layers keep no input of their second half.
 fn discarding(chunk: &Chunk) -> usize {
     match chunk.recompute {
-        Recompute::Full => size(chunk.recomputed_layers),
-        Recompute::None | Recompute::Selective | Recompute::Operations => 0,
+        Recompute::Full | Recompute::Operations => size(chunk.recomputed_layers),
+        Recompute::None | Recompute::Selective => 0,
     }
 }

@@ -3,12 +3,12 @@
 use ir::MlpKind;
 use ir::program::BufferKind;
 
+use super::buffers::Held;
+use super::places::LinearPlaces;
 use super::slot::{Sum, release_sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::activation::{
-    geglu_backward, geglu_forward, gelu_backward, gelu_forward, swiglu_backward, swiglu_forward,
-};
+use crate::kernels::activation::{geglu_backward, gelu_backward, swiglu_backward};
 use crate::kernels::linear::Linear;
 
 impl Work<'_> {
@@ -19,38 +19,33 @@ impl Work<'_> {
         (Linear { tokens, inputs: hidden, outputs: ffn }, Linear { tokens, inputs: ffn, outputs: hidden })
     }
 
-    pub(super) fn mlp_forward(&mut self, layer: usize) -> Result<(), Suspect> {
-        let (dims, (inward, outward), discards) = (self.dims, self.mlp_shapes(), self.discards());
-        let (sublayer, formats) = (2 * layer + 1, dims.formats);
-        let places = self.parameters.places.mlp[layer];
-        let weights = &self.parameters.weights;
+    /// One of the first products, of the normed input.
+    pub(super) fn project_in(&mut self, layer: usize, linear: LinearPlaces) -> Held {
+        let (dims, (inward, _)) = (self.dims, self.mlp_shapes());
+        let sublayer = 2 * layer + 1;
         let x = self.slot.body_input(sublayer, self.reads(sublayer), dims.sequence_parallel);
-        let width = dims.tokens * dims.ffn;
-        let mut up = self.pool.take(BufferKind::Activations, width);
-        places.up.forward(inward, weights, x, &mut up);
-        formats.round(&mut up);
-        let mut activated = self.pool.take(BufferKind::Activations, width);
-        let gate = match dims.mlp {
-            MlpKind::SwiGlu | MlpKind::GeGlu => {
-                let mut gate = self.pool.take(BufferKind::Activations, width);
-                places.gate.expect("a gated unit has a gate").forward(inward, weights, x, &mut gate);
-                formats.round(&mut gate);
-                if dims.mlp == MlpKind::SwiGlu {
-                    swiglu_forward(&gate, &up, &mut activated);
-                } else {
-                    geglu_forward(dims.gelu, &gate, &up, &mut activated);
-                }
-                Some(gate)
-            }
-            MlpKind::Gelu => {
-                gelu_forward(dims.gelu, &up, &mut activated);
-                None
-            }
-        };
-        formats.round(&mut activated);
+        let mut y = self.pool.take(BufferKind::Activations, dims.tokens * dims.ffn);
+        linear.forward(inward, &self.parameters.weights, x, &mut y);
+        dims.formats.round(&mut y);
+        y
+    }
+
+    /// The last product.
+    pub(super) fn project_down(&mut self, layer: usize, activated: &[f32]) -> Held {
+        let (dims, (_, outward)) = (self.dims, self.mlp_shapes());
         let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
-        let down = places.down.biased_if(dims.tensor_index == 0);
-        down.forward(outward, weights, &activated, &mut branch);
+        let down = self.parameters.places.mlp[layer].down.biased_if(dims.tensor_index == 0);
+        down.forward(outward, &self.parameters.weights, activated, &mut branch);
+        branch
+    }
+
+    pub(super) fn mlp_forward(&mut self, layer: usize) -> Result<(), Suspect> {
+        let (sublayer, discards) = (2 * layer + 1, self.discards());
+        let places = self.parameters.places.mlp[layer];
+        let up = self.project_in(layer, places.up);
+        let gate = places.gate.map(|gate| self.project_in(layer, gate));
+        let activated = self.activate(gate.as_deref(), &up);
+        let branch = self.project_down(layer, &activated);
 
         let slot = &mut self.slot.mlp[layer];
         (slot.gate, slot.up, slot.activated) = (gate, Some(up), Some(activated));
@@ -59,6 +54,7 @@ impl Work<'_> {
                 self.pool.release(held);
             }
         }
+        self.release_cheap_mlp(layer);
         self.release_after_forward(sublayer);
         let branch = self.after_body(sublayer, branch);
         self.leave_branch(branch, "output of the feed-forward part")
@@ -70,6 +66,7 @@ impl Work<'_> {
         let formats = dims.formats;
         // A recomputed layer ends with a branch that the next layer already had.
         release_sum(&mut self.slot.branch, self.pool);
+        self.mlp_again(layer);
         self.keep_output_gradient(2 * layer + 1);
         let places = self.parameters.places.mlp[layer];
         let weights = &self.parameters.weights;

@@ -31,6 +31,7 @@
 //! `Pass::Backward` is `Pass::BackwardInput` followed by `Pass::BackwardWeight`, unit by unit, so that both give the same
 //! bits. Between the two a unit keeps its input and the gradient of its output, nothing else.
 
+mod again;
 mod attention;
 mod buffers;
 mod compute;

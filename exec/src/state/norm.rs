@@ -31,7 +31,7 @@ impl Work<'_> {
     }
 
     pub(super) fn norm_forward(&mut self, index: usize) -> Result<(), Suspect> {
-        let (dims, discards) = (self.dims, self.discards());
+        let (dims, discards) = (self.dims, self.discards_cheap());
         if self.slot.sublayers[index].input.is_none() {
             let discarding = if self.pass == ir::program::Pass::Forward { self.discarding } else { 0 };
             let mut input = take_residual(self.slot, self.pool, dims, discarding);
@@ -169,7 +169,7 @@ impl Work<'_> {
     /// The norm of a branch, where one comes after the body: the branch is whole, since then the rank is alone.
     pub(super) fn after_body(&mut self, index: usize, mut branch: Held) -> Held {
         let Some(places) = self.after_places(index) else { return branch };
-        let (dims, discards) = (self.dims, self.discards());
+        let (dims, discards) = (self.dims, self.discards_cheap());
         dims.formats.round(&mut branch);
         let mut y = self.pool.take(BufferKind::Activations, branch.len());
         let statistics = norm(dims, places, &self.parameters.weights, &branch, &mut y, self.pool);
@@ -181,6 +181,11 @@ impl Work<'_> {
             (sublayer.branch, sublayer.branch_statistics) = (Some(branch), Some(statistics));
         }
         y
+    }
+
+    /// Whether a norm comes after each body.
+    pub(super) fn has_norm_after(&self) -> bool {
+        self.dims.branch_norms != BranchNorms::Before
     }
 
     fn after_places(&self, index: usize) -> Option<NormPlaces> {

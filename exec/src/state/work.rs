@@ -30,7 +30,7 @@ pub(super) struct Work<'a> {
     pub(super) loss: &'a mut f64,
     /// What of the unit is computed again.
     pub(super) recompute: Recompute,
-    /// How many of the chunk's layers keep nothing but their input.
+    /// How many of the chunk's layers keep no input of their second half.
     pub(super) discarding: usize,
     /// The position of the unit in its chunk.
     pub(super) position: u32,
@@ -153,12 +153,12 @@ impl Work<'_> {
         if self.dims.branches == ParallelBranches::OneNorm && in_layers { sublayer & !1 } else { sublayer }
     }
 
-    /// After a body's forward pass its gathered input is given up, and with full recomputation the normed one too, once
+    /// After a body's forward pass its gathered input is given up, and with recomputation of it the normed one too, once
     /// every branch has read it.
     pub(super) fn release_after_forward(&mut self, sublayer: usize) {
         self.pool.release(&mut self.slot.sublayers[sublayer].gathered);
         let last = self.dims.branches != ParallelBranches::OneNorm || sublayer % 2 == 1;
-        if self.discards() && last {
+        if self.discards_cheap() && last {
             let source = self.reads(sublayer);
             self.pool.release(&mut self.slot.sublayers[source].output);
         }

@@ -268,23 +268,24 @@ fn what_is_not_done_is_refused_by_name() {
 
 /// What a rank alone does, and tensor ranks cannot share.
 #[test]
-fn norms_over_what_tensor_ranks_divide_are_refused() {
+fn what_tensor_ranks_divide_and_one_must_see_is_refused() {
     let good = program(&model(), &workload(), &Division { tensor: 2, microbatches: 2, ..Division::ONE });
-    let reasons = |change: fn(&mut ir::Variants)| {
+    let reasons = |change: fn(&mut ir::Program)| {
         let mut program = ir::Program::clone(&good);
-        change(&mut program.model.variants);
+        change(&mut program);
         backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let cases: [(fn(&mut ir::Variants), &str); 3] = [
-        (|v| v.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
-        (|v| v.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
-        (|v| v.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
+    let cases: [(fn(&mut ir::Program), &str); 4] = [
+        (|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
+        (|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
+        (|p| p.model.variants.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
+        (|p| p.chunks[0].recompute = Recompute::Operations, "plan.recompute"),
     ];
     for (change, key) in cases {
         let reasons = reasons(change);
         assert!(reasons.len() == 1 && reasons[0].starts_with(key), "{reasons:?}, not {key}");
     }
-    assert!(reasons(|v| v.query_key_norm = ir::QueryKeyNorm::Head).is_empty());
+    assert!(reasons(|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Head).is_empty());
 }
 
 #[test]
@@ -312,7 +313,6 @@ fn divisions_that_are_not_made_are_refused() {
     );
     check_refused(|p| p.layout.sharing.overlap_tensor = true, &["plan.overlap_tensor"]);
     check_refused(|p| p.layout.sharing.overlap_experts = true, &["plan.overlap_experts"]);
-    check_refused(|p| p.chunks[0].recompute = Recompute::Operations, &["plan.recompute"]);
 }
 
 #[test]
