@@ -80,9 +80,7 @@ fn single(case: &Case) -> Case {
     whole
 }
 
-/// Losses may be 1e-4 apart in FP32, 1e-2 in half precision, and half precision 2e-2 from FP32 on one rank. Where norms
-/// have no parameters and follow branches, gradients of 10 amplify what rounding leaves: their norms may be 1e-2 apart (most
-/// seen over 400 seeds: 1.7e-3, with losses 3e-7 apart).
+/// Losses may be 1e-4 apart in FP32, and 1e-2 in half precision, which may also be 2e-2 from FP32 on one rank.
 #[test]
 fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
     let mut most = [0.0f64; 3];
@@ -99,12 +97,33 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
             assert!(from_single <= 2e-2, "losses are {from_single:.1e} from FP32's\n{case:#?}");
             (most[1], most[2]) = (most[1].max(losses), most[2].max(from_single));
         } else {
-            assert!(norms <= 1e-2, "gradient norms are {norms:.1e} apart\n{case:#?}\n{divided:?}\n{whole:?}");
+            assert!(norms <= 1e-3, "gradient norms are {norms:.1e} apart\n{case:#?}\n{divided:?}\n{whole:?}");
             most[0] = most[0].max(losses);
         }
     });
     let [fp32, bf16, from_single] = most;
     say(&format!("largest distance from one rank: FP32 {fp32:.1e}, BF16 {bf16:.1e}, BF16 from FP32 {from_single:.1e}"));
+}
+
+/// Of each plan, the peak of its fullest rank. A program says of a pass when it begins and ends, and so when at most what it
+/// uses is there: the simulated peak is never the smaller one.
+#[test]
+fn peaks_of_memory_are_as_simulated() {
+    let mut near = 0;
+    let all = trainyard_conformance::peaks::cases();
+    for peak in &all {
+        let ranks = trainyard_conformance::peaks::peaks(&peak.case);
+        let simulated = ranks.iter().map(|(simulated, _)| *simulated).max().expect("a rank");
+        let measured = ranks.iter().map(|(_, measured)| *measured).max().expect("a rank");
+        let above = simulated as f64 / measured as f64 - 1.0;
+        let name = &peak.name;
+        say(&format!("{name}: simulated {simulated} bytes, measured {measured}: {:+.1} %", 100.0 * above));
+        assert!(above >= -0.005, "{name}: simulated {simulated} bytes, but {measured} were held");
+        assert!(above <= peak.bound, "{name}: simulated {simulated} bytes, and only {measured} were held");
+        near += usize::from(above <= 0.05);
+    }
+    say(&format!("{near} of {} peaks within 5 %", all.len()));
+    assert!(5 * near >= 4 * all.len(), "only {near} of {} peaks within 5 %", all.len());
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test names itself, and a swarm says what it saw")]

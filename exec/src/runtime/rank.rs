@@ -107,6 +107,7 @@ impl<'a, W: Worker> Run<'a, W> {
     pub(super) fn new(context: Context<'a>, worker: &'a mut W, scratch: &'a mut Vec<f32>, iteration: u64) -> Self {
         let instructions = context.role().instructions().len();
         let memory = vec![(SimTime::ZERO, worker.bytes_held())];
+        worker.highest_bytes();
         Self {
             context,
             worker,
@@ -384,10 +385,12 @@ impl<'a, W: Worker> Run<'a, W> {
         self.left -= 1;
     }
 
+    /// The most that was held since the last sample, and what is held now.
     fn sample(&mut self, now: u64) {
-        let held = self.worker.bytes_held();
-        if self.memory.last().is_none_or(|(_, bytes)| *bytes != held) {
-            self.memory.push((SimTime::from_nanoseconds(now), held));
+        for held in [self.worker.highest_bytes(), self.worker.bytes_held()] {
+            if self.memory.last().is_none_or(|(_, bytes)| *bytes != held) {
+                self.memory.push((SimTime::from_nanoseconds(now), held));
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the CPU executor does not do, said of a program before it is loaded.
 //!
 //! Whatever passes [`of`] is carried out as written. The arms that the executor has for other values of the vocabulary
-//! (experts, exchanges, host copies, …) are therefore never reached; they panic with ids, as bugs do.
+//! (experts, exchanges of heads or keys, …) are therefore never reached; they panic with ids, as bugs do.
 
 use std::collections::BTreeMap;
 

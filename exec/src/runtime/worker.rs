@@ -48,6 +48,10 @@ pub(crate) trait Worker {
     fn total_gradient_norm(&self) -> f64;
     /// Bytes that this rank holds now.
     fn bytes_held(&self) -> Bytes;
+    /// The most bytes that this rank held since this was last asked, inside instructions too.
+    fn highest_bytes(&mut self) -> Bytes {
+        self.bytes_held()
+    }
     /// Puts this rank's part of the training state in its place.
     fn save(&self, snapshot: &mut Snapshot);
     /// Makes one weight NaN (fault injection).
@@ -99,6 +103,9 @@ impl Worker for RankState {
     }
     fn bytes_held(&self) -> Bytes {
         self.bytes_held().into_values().sum()
+    }
+    fn highest_bytes(&mut self) -> Bytes {
+        self.take_highest_bytes()
     }
     fn save(&self, snapshot: &mut Snapshot) {
         snapshot.put(self);

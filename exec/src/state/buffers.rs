@@ -56,13 +56,15 @@ pub(super) struct Pool {
     in_use: [u64; BufferKind::ALL.len()],
     highest: u64,
     at_highest: [u64; BufferKind::ALL.len()],
+    /// The largest sum since [`Pool::take_highest`] was last called.
+    lately: u64,
 }
 
 impl Pool {
     /// Nothing in use, of a training whose activations have `element` bytes.
     pub(super) fn new(element: u64) -> Self {
         let none = [0; BufferKind::ALL.len()];
-        Self { element, free: BTreeMap::new(), in_use: none, highest: 0, at_highest: none }
+        Self { element, free: BTreeMap::new(), in_use: none, highest: 0, at_highest: none, lately: 0 }
     }
 
     /// A buffer of activations whose content is left over from an earlier use: write before reading.
@@ -138,6 +140,12 @@ impl Pool {
         table(&self.at_highest)
     }
 
+    /// The most bytes in use at a time since this was last called.
+    pub(super) fn take_highest(&mut self) -> Bytes {
+        let now = self.in_use.iter().sum();
+        Bytes::new(std::mem::replace(&mut self.lately, now).max(now))
+    }
+
     /// Buffers that wait to be used again.
     #[cfg(test)]
     pub(super) fn idle(&self) -> usize {
@@ -153,6 +161,7 @@ impl Pool {
     fn count(&mut self, kind: BufferKind, bytes: u64) {
         self.in_use[kind.index()] += bytes;
         let total = self.in_use.iter().sum();
+        self.lately = self.lately.max(total);
         if total > self.highest {
             self.highest = total;
             self.at_highest = self.in_use;
@@ -185,6 +194,7 @@ mod tests {
         pool.give(other);
         assert!(pool.bytes().values().all(|&bytes| bytes == Bytes::new(0)));
         assert_eq!(pool.peak()[&BufferKind::Logits], Bytes::new(48));
+        assert_eq!([pool.take_highest(), pool.take_highest()], [Bytes::new(48), Bytes::new(0)]);
         pool.forget_peak();
         assert!(pool.peak().values().all(|&bytes| bytes == Bytes::new(0)));
     }

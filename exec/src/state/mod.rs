@@ -59,7 +59,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ir::program::{Pass, Unit};
-use ir::{ChunkId, MicrobatchId, Rank, VerifiedProgram};
+use ir::{Bytes, ChunkId, MicrobatchId, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
 pub use weights::{Part, Tensor, Weights};
@@ -291,6 +291,11 @@ impl RankState {
     #[must_use]
     pub fn peak_bytes(&self) -> BytesByKind {
         self.pool.peak()
+    }
+
+    /// The most bytes in use at a time since this was last asked.
+    pub fn take_highest_bytes(&mut self) -> Bytes {
+        self.pool.take_highest()
     }
 
     /// Bytes of host memory in use now for what the plan keeps there, by kind.

@@ -4,6 +4,7 @@ use crate::kernels::elementwise::{accumulate, scale};
 use crate::kernels::optimizer::{AdamW, adamw_step, clip_factor, squared_norm};
 
 use super::formats::Formats;
+use super::optimizer_state::Views;
 use super::parameters::{Parameters, Stepped};
 use super::{NotFinite, RankState, layer_of};
 
@@ -108,7 +109,7 @@ impl Parameters {
             let stepped = own + range.start..own + range.end;
             let whole = self.segments[segment].part_of(self.sharing.index).start;
             let whole = whole + range.start..whole + range.end;
-            let (master, host, [first, second]) = self.optimizer.views();
+            let Views { master, gradients: host, moments: [first, second] } = self.optimizer.views();
             let gradients = match (host, &mut self.own_gradients) {
                 (Some(host), _) => &mut host[stepped.clone()],
                 (None, Some(own)) => &mut own[stepped.clone()],

@@ -59,9 +59,19 @@ impl OptimizerState {
     pub(super) fn host_gradients(&mut self) -> Option<&mut [f32]> {
         self.gradients.as_deref_mut()
     }
-    /// Master weights, gradients in host memory and moments, to step.
-    pub(super) fn views(&mut self) -> (Option<&mut [f32]>, Option<&mut [f32]>, [&mut [f32]; 2]) {
+    /// Everything, to step.
+    pub(super) fn views(&mut self) -> Views<'_> {
         let Self { moments: [first, second], master, gradients } = self;
-        (master.as_deref_mut(), gradients.as_deref_mut(), [first, second])
+        Views { master: master.as_deref_mut(), gradients: gradients.as_deref_mut(), moments: [first, second] }
     }
+}
+
+/// What a step reads and writes of the optimizer's state.
+pub(super) struct Views<'a> {
+    /// FP32 weights, if they are here.
+    pub(super) master: Option<&'a mut [f32]>,
+    /// Gradients, if they are in host memory.
+    pub(super) gradients: Option<&'a mut [f32]>,
+    /// First and second moments.
+    pub(super) moments: [&'a mut [f32]; 2],
 }

@@ -275,7 +275,8 @@ fn what_tensor_ranks_divide_and_one_must_see_is_refused() {
         change(&mut program);
         backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let cases: [(fn(&mut ir::Program), &str); 4] = [
+    type Change = fn(&mut ir::Program);
+    let cases: [(Change, &str); 4] = [
         (|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
