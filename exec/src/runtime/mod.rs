@@ -26,9 +26,12 @@
 //!   data out is free, and ends when that rank has its data. Its copies and sums are CPU time of the ranks.
 //! * On an emulated link it starts when all ends are there and lasts exactly as long as the link says; the copies are
 //!   made meanwhile if the rank has nothing else to do, and otherwise lie between two spans of its compute stream.
-//! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) at its changes, not what the program
-//!   says that it would: a boundary tensor counts until the next one is sent, and the runtime's own copies of tensors on
-//!   their way between ranks are not in it.
+//! * A copy to or from host memory is a copy in memory by the rank's thread, before or after a compute instruction that it
+//!   would run beside on a device with a copy engine; an emulated device's slowdown does not stretch it.
+//! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) after each instruction, and the most
+//!   that it held inside one, not what the program says that it would: a boundary tensor counts until the next one is sent,
+//!   and the runtime's own copies of tensors on their way between ranks are not in it. Host memory that a plan uses is
+//!   counted apart.
 //!
 //! # When something goes wrong
 //!

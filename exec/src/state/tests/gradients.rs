@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use ir::program::{Pass, UnitRange};
-use ir::{ChunkId, MicrobatchId, Model, VerifiedProgram, Workload};
+use ir::{
+    BranchNorms, ChunkId, FeedForward, LayerRun, MicrobatchId, Mixer, MlpKind, Model, ParallelBranches, Positions,
+    QueryKeyNorm, VerifiedProgram, Workload,
+};
 
 use super::lockstep::{Lockstep, sequences};
 use super::programs::{Division, FIRST, program};
@@ -82,4 +85,30 @@ fn mixed_models_too() {
     check(&Model { tied_head: true, kv_heads: 1, ..llama() });
     check(&Model { tied_head: false, qkv_bias: false, layers: 1, ..gpt2() });
     check(&Model { qkv_bias: true, mlp_bias: true, layers: 2, ..llama() });
+}
+
+/// Every variant of a dense model, alone and with others.
+#[test]
+fn variants_too() {
+    let varied = |model: Model, change: fn(&mut Model)| {
+        let mut model = Model { layers: 2, ..model };
+        change(&mut model);
+        check(&model);
+    };
+    varied(llama(), |m| m.mlp = MlpKind::GeGlu);
+    varied(gpt2(), |m| m.variants.exact_gelu = true);
+    varied(llama(), |m| (m.mlp, m.variants.exact_gelu, m.positions) = (MlpKind::GeGlu, true, Positions::None));
+    varied(llama(), |m| m.variants.query_key_norm = QueryKeyNorm::Head);
+    varied(llama(), |m| m.variants.query_key_norm = QueryKeyNorm::Width);
+    varied(gpt2(), |m| m.variants.branch_norms = BranchNorms::After);
+    varied(llama(), |m| m.variants.branch_norms = BranchNorms::Both);
+    varied(gpt2(), |m| m.variants.parallel_branches = ParallelBranches::OwnNorms);
+    varied(llama(), |m| m.variants.parallel_branches = ParallelBranches::OneNorm);
+    varied(gpt2(), |m| (m.variants.head_bias, m.variants.plain_norms) = (true, true));
+    varied(llama(), |m| {
+        let run = |mixer| LayerRun { layers: 1, mixer, feed_forward: FeedForward::Dense };
+        (m.variants.pattern, m.variants.window) = (vec![run(Mixer::Window), run(Mixer::Attention)], Some(3));
+        m.variants.query_key_norm = QueryKeyNorm::Head;
+        m.variants.branch_norms = BranchNorms::Both;
+    });
 }

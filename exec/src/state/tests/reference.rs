@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::{MlpKind, Model, NormKind, Positions};
+use ir::{BranchNorms, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions};
 
 use super::super::Weights;
 
@@ -32,19 +32,40 @@ impl<'a> Reference<'a> {
             }
         }
         for layer in 0..self.model.layers {
-            let n = self.norm(&format!("layers.{layer}.attention_norm"), &x);
-            for (x, branch) in x.iter_mut().zip(self.attention(&format!("layers.{layer}.attention"), &n)) {
-                add(x, &branch);
-            }
-            let n = self.norm(&format!("layers.{layer}.mlp_norm"), &x);
-            for (x, branch) in x.iter_mut().zip(self.mlp(&format!("layers.{layer}.mlp"), &n)) {
-                add(x, &branch);
-            }
+            self.layer(layer, &mut x);
         }
         let head = if self.model.tied_head { "embedding" } else { "head" };
-        let logits = self.linear(head, &self.norm("final_norm", &x));
+        let mut logits = self.linear(head, &self.norm("final_norm", &x));
+        if let (true, Some(bias)) = (self.model.tied_head, self.tensors.get("head.bias")) {
+            logits.iter_mut().for_each(|logits| add(logits, bias));
+        }
         let loss = |(logits, &target): (&Vec<f64>, &u32)| log_sum_exp(logits) - logits[target as usize];
         logits.iter().zip(targets).map(loss).sum()
+    }
+
+    fn layer(&self, layer: u32, x: &mut Rows) {
+        let variants = &self.model.variants;
+        let [attention_norm, mlp_norm] = ["attention_norm", "mlp_norm"].map(|norm| format!("layers.{layer}.{norm}"));
+        let before = |name: &str, x: &Rows| match variants.branch_norms {
+            BranchNorms::After => x.clone(),
+            BranchNorms::Before | BranchNorms::Both => self.norm(name, x),
+        };
+        let after = |name: &str, branch: Rows| match variants.branch_norms {
+            BranchNorms::Before => branch,
+            BranchNorms::After => self.norm(name, &branch),
+            BranchNorms::Both => self.norm(&format!("{name}.after"), &branch),
+        };
+        let input = x.clone();
+        let n = before(&attention_norm, &input);
+        let branch = after(&attention_norm, self.attention(layer, &n));
+        x.iter_mut().zip(branch).for_each(|(x, branch)| add(x, &branch));
+        let n = match variants.parallel_branches {
+            ParallelBranches::No => before(&mlp_norm, x),
+            ParallelBranches::OwnNorms => before(&mlp_norm, &input),
+            ParallelBranches::OneNorm => n,
+        };
+        let branch = after(&mlp_norm, self.mlp(&format!("layers.{layer}.mlp"), &n));
+        x.iter_mut().zip(branch).for_each(|(x, branch)| add(x, &branch));
     }
 
     fn linear(&self, name: &str, x: &Rows) -> Rows {
@@ -57,34 +78,53 @@ impl<'a> Reference<'a> {
     }
 
     fn norm(&self, name: &str, x: &Rows) -> Rows {
-        let weight = &self.tensors[&format!("{name}.weight")];
+        let of = |part: &str| self.tensors.get(&format!("{name}.{part}"));
+        let (weight, bias) = (of("weight"), of("bias"));
         let epsilon = self.model.norm_epsilon;
         let normed = |x: &Vec<f64>| -> Vec<f64> {
             let length = x.len() as f64;
-            let (mean, bias) = match self.model.norm {
-                NormKind::RmsNorm => (0.0, None),
-                NormKind::LayerNorm => (x.iter().sum::<f64>() / length, Some(&self.tensors[&format!("{name}.bias")])),
+            let mean = match self.model.norm {
+                NormKind::RmsNorm => 0.0,
+                NormKind::LayerNorm => x.iter().sum::<f64>() / length,
             };
             let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / length;
-            let value = |j: usize| (x[j] - mean) / (variance + epsilon).sqrt() * weight[j];
+            let value = |j: usize| (x[j] - mean) / (variance + epsilon).sqrt() * weight.map_or(1.0, |weight| weight[j]);
             (0..x.len()).map(|j| value(j) + bias.map_or(0.0, |bias| bias[j])).collect()
         };
         x.iter().map(normed).collect()
     }
 
-    fn attention(&self, name: &str, x: &Rows) -> Rows {
+    /// Each `width` of a row over its root mean square.
+    fn heads_normed(&self, name: &str, mut x: Rows) -> Rows {
+        let Some(weight) = self.tensors.get(name) else { return x };
+        for part in x.iter_mut().flat_map(|row| row.chunks_exact_mut(weight.len())) {
+            let square = part.iter().map(|x| x * x).sum::<f64>() / weight.len() as f64;
+            let scale = 1.0 / (square + self.model.norm_epsilon).sqrt();
+            part.iter_mut().zip(weight).for_each(|(x, weight)| *x *= scale * weight);
+        }
+        x
+    }
+
+    fn attention(&self, layer: u32, x: &Rows) -> Rows {
+        let name = format!("layers.{layer}.attention");
+        let window = match self.model.layer(layer).mixer {
+            Mixer::Window => self.model.variants.window.expect("the window of the model") as usize,
+            _ => usize::MAX,
+        };
         let dim = self.model.head_dim as usize;
         let (heads, kv_heads) = (self.model.heads as usize, self.model.kv_heads as usize);
         let part = |part: &str| self.linear(&format!("{name}.{part}"), x);
-        let (q, k, v) = (self.rotated(part("q")), self.rotated(part("k")), part("v"));
+        let placed = |of: &str| self.rotated(self.heads_normed(&format!("{name}.{of}_norm.weight"), part(of)));
+        let (q, k, v) = (placed("q"), placed("k"), part("v"));
         let out = |i: usize| -> Vec<f64> {
             let head = |head: usize| {
                 let of = head / (heads / kv_heads) * dim;
                 let query = &q[i][head * dim..][..dim];
                 let score = |j: usize| dot(query, &k[j][of..][..dim]) / (dim as f64).sqrt();
-                let scores: Vec<f64> = (0..=i).map(score).collect();
+                let first = (i + 1).saturating_sub(window);
+                let scores: Vec<f64> = (first..=i).map(score).collect();
                 let total = log_sum_exp(&scores);
-                let weighted = |c: usize| (0..=i).map(|j| (scores[j] - total).exp() * v[j][of + c]).sum();
+                let weighted = |c: usize| (first..=i).map(|j| (scores[j - first] - total).exp() * v[j][of + c]).sum();
                 (0..dim).map(weighted).collect::<Vec<f64>>()
             };
             (0..heads).flat_map(head).collect()
@@ -109,19 +149,22 @@ impl<'a> Reference<'a> {
     }
 
     fn mlp(&self, name: &str, x: &Rows) -> Rows {
+        let root = (2.0 / std::f64::consts::PI).sqrt();
+        let exact = self.model.variants.exact_gelu;
+        let gelu = |x: f64| {
+            let curve = if exact { libm::erf(x / 2f64.sqrt()) } else { (root * (x + 0.044_715 * x * x * x)).tanh() };
+            0.5 * x * (1.0 + curve)
+        };
         let mut up = self.linear(&format!("{name}.up"), x);
+        let mut gated = |of: &dyn Fn(f64) -> f64| {
+            for (up, gate) in up.iter_mut().zip(self.linear(&format!("{name}.gate"), x)) {
+                up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= of(gate));
+            }
+        };
         match self.model.mlp {
-            MlpKind::SwiGlu => {
-                for (up, gate) in up.iter_mut().zip(self.linear(&format!("{name}.gate"), x)) {
-                    up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= gate / (1.0 + (-gate).exp()));
-                }
-            }
-            MlpKind::GeGlu => panic!("the executor has no GeGLU"),
-            MlpKind::Gelu => {
-                let root = (2.0 / std::f64::consts::PI).sqrt();
-                let gelu = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x * x * x)).tanh());
-                up.iter_mut().flatten().for_each(|x| *x = gelu(*x));
-            }
+            MlpKind::SwiGlu => gated(&|gate| gate / (1.0 + (-gate).exp())),
+            MlpKind::GeGlu => gated(&gelu),
+            MlpKind::Gelu => up.iter_mut().flatten().for_each(|x| *x = gelu(*x)),
         }
         self.linear(&format!("{name}.down"), &up)
     }
