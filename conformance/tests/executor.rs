@@ -105,6 +105,29 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
     say(&format!("largest distance from one rank: FP32 {fp32:.1e}, BF16 {bf16:.1e}, BF16 from FP32 {from_single:.1e}"));
 }
 
+/// Training state carried from one plan to another, however each divides it, goes on as if nothing had happened.
+#[test]
+fn training_goes_on_under_another_plan() {
+    for_each_seed(40, |seed| {
+        let case = Case::trained(seed, 8);
+        let whole = case.on_one_rank();
+        let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), CpuOptions::default());
+        let mut losses = Vec::new();
+        for (plan, iterations) in [(&case, 0..7), (&whole, 7..13), (&case, 13..ITERATIONS)] {
+            backend.load(plan.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
+            for iteration in iterations {
+                let outcome =
+                    backend.iterate(iteration).unwrap_or_else(|error| panic!("iteration {iteration}: {error}"));
+                losses.push((outcome.loss.expect("a loss"), 1.0));
+            }
+        }
+        let expected: Vec<_> = train(&whole, None).into_iter().map(|(loss, _)| (loss, 1.0)).collect();
+        let bound = if case.workload.precision == Precision::Bf16 { 1e-2 } else { 1e-4 };
+        let (apart, _) = worst(&losses, &expected);
+        assert!(apart <= bound, "losses are {apart:.1e} apart\n{case:#?}\n{losses:?}\n{expected:?}");
+    });
+}
+
 /// Of each plan, the peak of its fullest rank. A program says of a pass when it begins and ends, and so when at most what it
 /// uses is there: the simulated peak is never the smaller one.
 #[test]
