@@ -57,6 +57,7 @@ impl Case {
                 mlp: model.mlp,
                 bias: false,
                 router_bias: false,
+                router: ir::Router::default(),
             });
             plan.mesh.expert = dice.pick(&[1, 2, 4]);
             plan.mesh.expert_tensor = dice.pick(&[1, 1, 2]);
