@@ -334,8 +334,8 @@ pub enum UnitTensor {
     Combined,
     /// Tokens gathered for an expert that several ranks share, or its partial output.
     ExpertInput,
-    /// Of each sequence and expert the tokens that chose it and the sum of their normalised scores, in FP32: what the loss
-    /// that balances experts needs of ranks that share sequences.
+    /// Of each sequence and expert the tokens that chose it, in FP32: what the gradient of the loss that balances experts
+    /// needs of ranks that share sequences.
     RouterStatistics,
 }
 

@@ -11,6 +11,7 @@ use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
 use super::worker::{NotFinite, Worker};
+use crate::state::Progress;
 
 /// A worker that holds one buffer and copies into and out of it, as training state does.
 #[derive(Debug)]
@@ -22,8 +23,8 @@ struct Mover {
 impl Worker for Mover {
     fn begin_iteration(&mut self, _: u64) {}
     fn feed(&mut self, _: MicrobatchId, _: &[u32], _: &[u32]) {}
-    fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<(), NotFinite> {
-        Ok(())
+    fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<Progress, NotFinite> {
+        Ok(Progress::Ended)
     }
     fn contribution(&mut self, kind: CollectiveKind, _: Payload) -> &[f32] {
         match kind {

@@ -19,6 +19,7 @@ use super::reduce;
 use super::script::{EndId, Exchange, RankScript, STREAMS, Script, Transaction};
 use super::shared::{Report, Shared, State};
 use super::worker::{NotFinite, Worker};
+use crate::state::Progress;
 
 /// Why a rank leaves an iteration before its end.
 #[derive(Debug)]
@@ -70,6 +71,16 @@ struct Stretch {
     issued: u64,
     start: u64,
     until: u64,
+    /// Whether the instruction ends then, else it is paused.
+    ends: bool,
+}
+
+/// A compute instruction that waits for an exchange beside it before it goes on.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    instruction: InstructionId,
+    issued: u64,
+    start: u64,
 }
 
 /// An end that has arrived and not been seen to end.
@@ -93,6 +104,7 @@ pub(super) struct Run<'a, W> {
     next: [usize; STREAMS],
     open: [VecDeque<Open>; STREAMS],
     stretch: Option<Stretch>,
+    pause: Option<Pause>,
     /// When this thread last ended a compute instruction's work or a copy out of a transaction.
     free: u64,
     memory: Vec<(SimTime, Bytes)>,
@@ -115,6 +127,7 @@ impl<'a, W: Worker> Run<'a, W> {
             next: [0; STREAMS],
             open: Default::default(),
             stretch: None,
+            pause: None,
             free: 0,
             memory,
             scratch,
@@ -129,7 +142,18 @@ impl<'a, W: Worker> Run<'a, W> {
                 continue;
             }
             match self.next_compute() {
-                Some((stream, id, issued)) => self.compute(stream, id, issued)?,
+                Some((stream, id, issued)) => {
+                    self.next[stream] += 1;
+                    let start = self.epoch.elapsed();
+                    self.context.shared.beats[self.context.rank.index()].work(id, start);
+                    self.inject_faults(id)?;
+                    self.compute(Pause { instruction: id, issued, start })?;
+                }
+                None if self.may_continue() => {
+                    let pause = self.pause.take().expect("a pause to continue from");
+                    self.context.shared.beats[self.context.rank.index()].work(pause.instruction, self.epoch.elapsed());
+                    self.compute(pause)?;
+                }
                 None if self.left > 0 => self.wait()?,
                 None => {}
             }
@@ -219,7 +243,11 @@ impl<'a, W: Worker> Run<'a, W> {
         }
         let exchange = self.context.transaction(id).exchange;
         let free = |open: &Open| independent(self.context.transaction(open.id).exchange, exchange);
-        self.open[stream].iter().all(free).then_some(id)
+        let offered = match exchange {
+            Exchange::Collective(kind, payload) => self.worker.offers(kind, payload),
+            Exchange::Message(_) => true,
+        };
+        (offered && self.open[stream].iter().all(free)).then_some(id)
     }
 
     /// Puts this rank's part into a transaction; the last giver makes the whole.
@@ -296,7 +324,7 @@ impl<'a, W: Worker> Run<'a, W> {
             (Exchange::Message(message), Data::Parts(parts)) => self.worker.incoming(message, &parts[0]),
             (Exchange::Collective(kind, payload), Data::Whole(whole)) => self.worker.deliver(kind, payload, whole),
             (Exchange::Collective(kind, payload), Data::Parts(parts)) => {
-                reduce::part(payload, parts, id.end, self.scratch);
+                reduce::part(kind, payload, parts, id.end, self.scratch);
                 self.worker.deliver(kind, payload, self.scratch);
             }
             (Exchange::Message(_), Data::Whole(_)) => unreachable!("a message has one part"),
@@ -319,7 +347,9 @@ impl<'a, W: Worker> Run<'a, W> {
         let now = self.epoch.elapsed();
         if now >= stretch.until {
             self.stretch = None;
-            self.finish(stretch.instruction, stretch.issued, stretch.start, now);
+            if stretch.ends {
+                self.finish(stretch.instruction, stretch.issued, stretch.start, now);
+            }
         }
     }
 
@@ -343,16 +373,24 @@ impl<'a, W: Worker> Run<'a, W> {
         })
     }
 
-    fn compute(&mut self, stream: usize, id: InstructionId, issued: u64) -> Result<(), Stop> {
-        self.next[stream] += 1;
-        let start = self.epoch.elapsed();
-        self.context.shared.beats[self.context.rank.index()].work(id, start);
-        self.inject_faults(id)?;
+    /// Whether the instruction that paused has what it waits for, and its device is free.
+    fn may_continue(&self) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause.filter(|_| self.stretch.is_none()) else { return false };
+        match self.context.role().instruction(instruction).op {
+            Op::Compute { chunk, units, microbatch, pass: _ } => self.worker.continues(chunk, units, microbatch),
+            op => unreachable!("{op:?} never pauses"),
+        }
+    }
+
+    /// Begins an instruction that has just started, or goes on with one that paused.
+    fn compute(&mut self, begun: Pause) -> Result<(), Stop> {
+        let Pause { instruction: id, issued, start } = begun;
         let before = thread_cpu();
-        match self.context.role().instruction(id).op {
+        let from = self.epoch.elapsed();
+        let progress = match self.context.role().instruction(id).op {
             Op::Compute { pass, chunk, units, microbatch } => self.worker.compute(pass, chunk, units, microbatch),
-            Op::GradientNorm => self.worker.gradient_norm(),
-            Op::Optimizer => self.worker.optimizer(),
+            Op::GradientNorm => self.worker.gradient_norm().map(|()| Progress::Ended),
+            Op::Optimizer => self.worker.optimizer().map(|()| Progress::Ended),
             Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
             Op::HostCopy { .. } => unreachable!("{id} is a copy to host memory, and `unsupported` refuses those"),
         }
@@ -360,12 +398,14 @@ impl<'a, W: Worker> Run<'a, W> {
         let used = thread_cpu() - before;
         self.free = self.epoch.elapsed();
         self.sample(self.free);
+        let pauses = progress == Progress::Paused;
+        self.pause = pauses.then_some(begun);
         if self.context.slowdown > 1.0 {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
-            let until = start.saturating_add((used as f64 * self.context.slowdown) as u64);
-            self.stretch = Some(Stretch { instruction: id, issued, start, until });
+            let until = from.saturating_add((used as f64 * self.context.slowdown) as u64);
+            self.stretch = Some(Stretch { instruction: id, issued, start, until, ends: !pauses });
             self.end_stretch();
-        } else {
+        } else if !pauses {
             self.finish(id, issued, start, self.free);
         }
         Ok(())
@@ -452,13 +492,14 @@ fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
 
 /// Whether the data of a transaction are final before its predecessor on the stream has ended.
 fn independent(previous: Exchange, next: Exchange) -> bool {
-    let chunk = |exchange| match exchange {
-        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some(chunk),
+    let parameters = |exchange| match exchange {
+        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some((chunk, false)),
+        Exchange::Collective(_, Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk }) => {
+            Some((chunk, true))
+        }
         Exchange::Collective(
             _,
             Payload::Activation { .. }
-            | Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
             | Payload::UnitParameters { .. }
             | Payload::UnitGradients { .. }
             | Payload::ReplicatedGradients
@@ -470,7 +511,7 @@ fn independent(previous: Exchange, next: Exchange) -> bool {
     match next {
         Exchange::Message(_) => true,
         Exchange::Collective(..) => {
-            chunk(next).is_some_and(|next| chunk(previous).is_some_and(|previous| previous != next))
+            parameters(next).is_some_and(|next| parameters(previous).is_some_and(|previous| previous != next))
         }
     }
 }

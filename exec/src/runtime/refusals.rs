@@ -1,13 +1,13 @@
 //! What the CPU executor does not do, said of a program before it is loaded.
 //!
 //! Whatever passes [`of`] is carried out as written. The arms that the executor has for other values of the vocabulary
-//! (experts, exchanges, host copies, …) are therefore never reached; they panic with ids, as bugs do.
+//! (host copies, parameters of single units, …) are therefore never reached; they panic with ids, as bugs do.
 
 use std::collections::BTreeMap;
 
 use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, FeedForward, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
+    AttentionKernel, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
     RoleId, ZeroStage,
 };
 
@@ -20,7 +20,6 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
     problems.extend(recipe(program));
     problems.extend(model(program));
     problems.extend(division(program));
-    problems.extend(axes(program));
     problems.extend(sharing(program));
     problems.extend(instructions(program));
     problems
@@ -138,8 +137,8 @@ fn model(program: &Program) -> Vec<Problem> {
     refuse(has(Mixer::Latent) || asked.latent.is_some(), "latent", "latent attention");
     refuse(has(Mixer::Mamba) || asked.mamba.is_some(), "mamba", "selective state space");
     refuse(has(Mixer::GatedDelta) || asked.delta.is_some(), "delta", "gated delta rule");
-    let routed = model.runs().any(|run| run.feed_forward == FeedForward::Experts && run.layers > 0);
-    refuse(routed || asked.experts.is_some(), "experts", "experts");
+    let gated = asked.experts.is_some_and(|experts| experts.mlp == MlpKind::GeGlu);
+    refuse(gated, "experts.mlp", "GeGLU");
     let norms = "normalisation of queries and keys";
     refuse(asked.query_key_norm != plain.query_key_norm, "query_key_norm", norms);
     refuse(asked.gated_attention, "gated_attention", "gate of the attention output");
@@ -150,23 +149,6 @@ fn model(program: &Program) -> Vec<Problem> {
     refuse(asked.head_bias, "head_bias", "bias of the head");
     refuse(asked.plain_norms, "plain_norms", "norms without parameters");
     problems
-}
-
-/// Degrees that it does not know.
-fn axes(program: &Program) -> Vec<Problem> {
-    let mesh = program.layout.mesh;
-    let degrees = [
-        ("context", mesh.context, "sequences"),
-        ("expert", mesh.expert, "experts"),
-        ("expert_tensor", mesh.expert_tensor, "matrices of an expert"),
-    ];
-    let refused = degrees.into_iter().filter(|(_, degree, _)| *degree != 1);
-    refused
-        .map(|(key, degree, what)| {
-            let message = format!("the CPU executor does not divide {what} over {degree} ranks");
-            Problem::new(format!("plan.{key}"), message).hint(format!("set {key} = 1, or simulate it"))
-        })
-        .collect()
 }
 
 /// How training state is divided, and what runs beside what.
@@ -240,7 +222,7 @@ fn refused(op: Op) -> Option<String> {
 
 /// A payload in words, and the collectives of it that the executor carries out.
 const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveKind]) {
-    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    use CollectiveKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
     const SUMS: &[CollectiveKind] = &[AllReduce, ReduceScatter];
     match payload {
         Payload::Activation { tensor, .. } => match tensor {
@@ -250,16 +232,17 @@ const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveK
             UnitTensor::OutputGradient => ("output gradients", &[AllGather]),
             UnitTensor::LossStatistics => ("loss statistics", &[AllGather]),
             UnitTensor::Logits => ("logits", &[]),
-            UnitTensor::KeysAndValues => ("keys and values", &[]),
-            UnitTensor::Heads => ("heads", &[]),
-            UnitTensor::Dispatched => ("tokens for experts", &[]),
-            UnitTensor::Combined => ("outputs of experts", &[]),
-            UnitTensor::ExpertInput => ("inputs of experts", &[]),
+            UnitTensor::KeysAndValues => ("keys and values", &[AllGather, ReduceScatter]),
+            UnitTensor::Heads => ("heads", &[AllToAll]),
+            UnitTensor::Dispatched => ("tokens for experts", &[AllToAll]),
+            UnitTensor::Combined => ("outputs of experts", &[AllToAll]),
+            UnitTensor::ExpertInput => ("inputs of experts", &[AllGather, ReduceScatter]),
+            UnitTensor::RouterStatistics => ("router statistics", &[AllReduce]),
         },
         Payload::Gradients { .. } => ("gradients", SUMS),
         Payload::Parameters { .. } => ("parameters", &[AllGather]),
-        Payload::ExpertGradients { .. } => ("gradients of experts", &[]),
-        Payload::ExpertParameters { .. } => ("parameters of experts", &[]),
+        Payload::ExpertGradients { .. } => ("gradients of experts", SUMS),
+        Payload::ExpertParameters { .. } => ("parameters of experts", &[AllGather]),
         Payload::UnitParameters { .. } => ("parameters of a unit", &[]),
         Payload::UnitGradients { .. } => ("gradients of a unit", &[]),
         Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),

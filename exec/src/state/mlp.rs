@@ -19,7 +19,7 @@ impl Work<'_> {
 
     pub(super) fn mlp_forward(&mut self, layer: usize) -> Result<(), Suspect> {
         let (dims, (inward, outward), discards) = (self.dims, self.mlp_shapes(), self.discards());
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.mlp[layer].expect("a dense part");
         let weights = &self.parameters.weights;
         let sublayer = &mut self.slot.sublayers[2 * layer + 1];
         let x = sublayer.body_input(dims.sequence_parallel);
@@ -62,7 +62,7 @@ impl Work<'_> {
         // A recomputed layer ends with a branch that the next layer already had.
         release_sum(&mut self.slot.branch, self.pool);
         self.keep_output_gradient(2 * layer + 1);
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.mlp[layer].expect("a dense part");
         let weights = &self.parameters.weights;
         let d_branch = self.slot.output_gradient(2 * layer + 1);
         let width = dims.tokens * dims.ffn;
@@ -98,7 +98,7 @@ impl Work<'_> {
 
     pub(super) fn mlp_backward_weight(&mut self, layer: usize) {
         let (dims, (inward, outward)) = (self.dims, self.mlp_shapes());
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.mlp[layer].expect("a dense part");
         let gradients = &mut self.parameters.gradients;
         let slot = &mut self.slot.mlp[layer];
         let [d_up, activated] =

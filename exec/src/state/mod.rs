@@ -28,13 +28,17 @@
 mod attention;
 mod buffers;
 mod compute;
+mod context;
 mod dimensions;
 mod ends;
+mod experts;
 mod mlp;
 mod norm;
 mod optimize;
+mod packing;
 mod parameters;
 mod places;
+mod routing;
 mod slot;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -50,11 +54,12 @@ use ir::program::{BufferKind, Pass, Unit};
 use ir::{ChunkId, MicrobatchId, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
+pub use routing::{RecordedRouting, Routing};
 pub use weights::{Part, Tensor, Weights};
 
 use buffers::{Held, Pool};
 use dimensions::{Dimensions, size};
-use parameters::Parameters;
+use parameters::{Of, Parameters};
 use slot::Slot;
 use work::Sample;
 
@@ -68,6 +73,8 @@ pub struct RankState {
     dims: Dimensions,
     /// The chunks that this rank holds, in the order of the model.
     chunks: Vec<(ChunkId, Parameters)>,
+    /// Of each of them the routed experts of this rank, if its layers have any.
+    experts: Vec<Option<Parameters>>,
     /// The index in `chunks` of the one whose parameters hold the head's matrix, if the head is here.
     head_matrix: Option<usize>,
     /// By chunk of `chunks`, then microbatch.
@@ -85,11 +92,26 @@ pub struct RankState {
     attention: AttentionWorkspace,
     /// Gradients of replicated parameters, gathered for their collective.
     replicated: Vec<f32>,
+    /// What an exchange carries, put together when it begins.
+    packed: Vec<f32>,
+    /// Where choices of experts come from.
+    routing: Routing,
+    /// What a delivery left that is not finite, for the next compute instruction to report.
+    suspect: Option<NotFinite>,
     iteration: u64,
     /// What is known of the sum of squares of the gradients: this rank's part, then the sum over ranks.
     squared_norm: f64,
     /// Its bits, on their way into a collective.
     norm_halves: [f32; 2],
+}
+
+/// How far an instruction has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Ended,
+    /// It needs what an exchange beside it is still to bring; see [`RankState::continues`].
+    Paused,
 }
 
 /// A value that is not a number, or infinite, and where it was found.
@@ -140,13 +162,16 @@ impl RankState {
         let shared_head = program.model.tied_head && embedding.is_some();
         let head = held.iter().position(|id| program.chunk(*id).head);
         let seed = program.workload.seed;
-        let parameters = |id: ChunkId| {
-            let chunk = program.chunk(id);
-            (id, Parameters::new(&program.model, seed, chunk, &dims, shared_head, initial))
+        let parameters = |id: ChunkId, of: Of| {
+            Parameters::new(&program.model, seed, program.chunk(id), &dims, shared_head, initial, of)
         };
-        let chunks: Vec<_> = held.into_iter().map(parameters).collect();
+        let experts: Vec<Option<Parameters>> = held
+            .iter()
+            .map(|id| dims.experts.as_ref().map(|_| parameters(*id, Of::Experts)).filter(|experts| !experts.is_empty()))
+            .collect();
+        let chunks: Vec<_> = held.into_iter().map(|id| (id, parameters(id, Of::Common))).collect();
         let mut pool = Pool::default();
-        for (_, parameters) in &chunks {
+        for parameters in chunks.iter().map(|(_, parameters)| parameters).chain(experts.iter().flatten()) {
             let (weights, moments) = parameters.lengths();
             pool.resident(BufferKind::Weights, weights);
             pool.resident(BufferKind::Gradients, weights);
@@ -163,12 +188,16 @@ impl RankState {
             samples: (0..samples).map(|_| Sample::default()).collect(),
             losses: if head.is_some() { vec![0.0; dims.microbatches] } else { Vec::new() },
             chunks,
+            experts,
             dims,
             pool,
             departing_gradients: BTreeMap::new(),
             departing: None,
             attention: AttentionWorkspace::default(),
             replicated: Vec::new(),
+            packed: Vec::new(),
+            routing: Routing::Free,
+            suspect: None,
             iteration: 0,
             squared_norm: 0.0,
             norm_halves: [0.0; 2],
@@ -179,6 +208,11 @@ impl RankState {
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// From now on choices of experts come from there, or are kept there.
+    pub fn set_routing(&mut self, routing: Routing) {
+        self.routing = routing;
     }
 
     /// Whether the rank looks at tokens: it holds the embedding or the head.
@@ -192,6 +226,7 @@ impl RankState {
         self.iteration = iteration;
         self.losses.fill(0.0);
         self.squared_norm = 0.0;
+        self.suspect = None;
         for index in 0..self.slots.len() {
             self.retire(index);
         }
@@ -212,22 +247,21 @@ impl RankState {
         if !self.reads_tokens() {
             return;
         }
-        assert_eq!((tokens.len(), targets.len()), (self.dims.tokens, self.dims.tokens), "tokens of {microbatch}");
+        let whole = self.dims.sequences * size(self.program.workload.sequence_length);
+        assert_eq!((tokens.len(), targets.len()), (whole, whole), "tokens of {microbatch}");
         let vocabulary = self.program.model.vocabulary;
         let known = |&token: &u32| token < vocabulary;
         assert!(tokens.iter().all(known), "{microbatch}: a token outside the vocabulary of {vocabulary}");
         let ignored = crate::kernels::loss::IGNORED;
         assert!(targets.iter().all(|t| known(t) || *t == ignored), "{microbatch}: a target outside the vocabulary");
         let sample = &mut self.samples[microbatch.index()];
-        sample.tokens.clear();
-        sample.tokens.extend_from_slice(tokens);
-        sample.targets.clear();
-        sample.targets.extend_from_slice(targets);
+        self.dims.context.select(tokens, &mut sample.tokens);
+        self.dims.context.select(targets, &mut sample.targets);
     }
 
-    /// This replica's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the tokens of the
-    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over replicas
-    /// at tensor index 0 only.
+    /// This rank's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the tokens of the
+    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over the ranks of
+    /// tensor index 0 only: over replicas, and over the ranks that share sequences.
     #[must_use]
     pub fn loss(&self) -> Option<f64> {
         let tokens = self.program.workload.tokens_per_iteration() as f64;
@@ -236,13 +270,13 @@ impl RankState {
 
     /// What this rank holds of each tensor; a tied head's copy goes by the embedding's name.
     pub fn weights(&self) -> impl Iterator<Item = Part<'_>> {
-        self.chunks.iter().flat_map(|(_, parameters)| parameters.weight_parts())
+        self.all_parameters().flat_map(Parameters::weight_parts)
     }
 
     /// What this rank holds of the optimizer's first and second moments: under ZeRO-1 its part only.
     #[must_use]
     pub fn moments(&self) -> [Vec<Part<'_>>; 2] {
-        [0, 1].map(|which| self.chunks.iter().flat_map(|(_, parameters)| parameters.moment_parts(which)).collect())
+        [0, 1].map(|which| self.all_parameters().flat_map(|parameters| parameters.moment_parts(which)).collect())
     }
 
     /// Continues from the moments of another run of the same model, gathered by [`Weights::put`] from
@@ -251,7 +285,7 @@ impl RankState {
     /// # Panics
     /// If they are not of the model's tensors.
     pub fn load_moments(&mut self, first: &Weights, second: &Weights) {
-        for (_, parameters) in &mut self.chunks {
+        for parameters in self.all_parameters_mut() {
             parameters.load_moments(0, first);
             parameters.load_moments(1, second);
         }
@@ -275,6 +309,15 @@ impl RankState {
     #[must_use]
     pub fn peak_bytes(&self) -> BytesByKind {
         self.pool.peak()
+    }
+
+    /// All that this rank holds: of each chunk what is not experts', then all experts.
+    fn all_parameters(&self) -> impl Iterator<Item = &Parameters> {
+        self.chunks.iter().map(|(_, parameters)| parameters).chain(self.experts.iter().flatten())
+    }
+
+    fn all_parameters_mut(&mut self) -> impl Iterator<Item = &mut Parameters> {
+        self.chunks.iter_mut().map(|(_, parameters)| parameters).chain(self.experts.iter_mut().flatten())
     }
 
     fn holds(&self, chunk: ChunkId) -> bool {

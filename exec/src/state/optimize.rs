@@ -9,7 +9,8 @@ use super::{NotFinite, RankState, layer_of};
 impl RankState {
     /// Sums the squares of the gradients that this rank answers for, so that the sum over the ranks of a replica (and
     /// under ZeRO-1 over replicas) counts each parameter once: what all tensor ranks hold on tensor index 0 only, a
-    /// tied head where the embedding is, and under ZeRO-1 this rank's part only. The result is held for the
+    /// tied head where the embedding is, experts on the first of the ranks that hold them, and under ZeRO-1 this rank's part
+    /// only. The result is held for the
     /// [`Payload::GradientNorm`](ir::program::Payload::GradientNorm) collective.
     ///
     /// # Errors
@@ -19,7 +20,7 @@ impl RankState {
             let counted = parameters.stepped().filter(|run| run.counted);
             counted.map(|run| squared_norm(&parameters.gradients[run.range])).sum::<f64>()
         };
-        self.squared_norm = self.chunks.iter().map(|(_, parameters)| sum(parameters)).sum();
+        self.squared_norm = self.all_parameters().map(sum).sum();
         if self.squared_norm.is_finite() { Ok(()) } else { Err(self.explain_gradient()) }
     }
 
@@ -43,7 +44,7 @@ impl RankState {
             weight_decay: workload.weight_decay,
         };
         let factor = workload.clip_norm.map_or(1.0, |largest| clip_factor(self.squared_norm, largest));
-        for (_, parameters) in &mut self.chunks {
+        for parameters in self.all_parameters_mut() {
             let runs: Vec<Stepped> = parameters.stepped().collect();
             let (weights, gradients, [first, second]) = parameters.step_views();
             for Stepped { range, moments, decayed, .. } in runs {
@@ -66,7 +67,7 @@ impl RankState {
     }
 
     fn explain_gradient(&self) -> NotFinite {
-        let guilty = self.chunks.iter().find_map(|(_, parameters)| {
+        let guilty = self.all_parameters().find_map(|parameters| {
             parameters.first_not_finite(&parameters.gradients, None).map(|shard| (shard.unit, &shard.parameter.name))
         });
         NotFinite {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ir::program::{Chunk, Unit};
-use ir::{MlpKind, Model, NormKind, Positions, Recompute};
+use ir::{Experts, FeedForward, MlpKind, Model, NormKind, Positions, Recompute};
 
 use super::dimensions::{Dimensions, size};
 use super::places::Places;
@@ -31,6 +31,15 @@ enum Fill {
     Normal { standard_deviation: f64 },
 }
 
+/// Which of a chunk's parameters: what is copied over which ranks differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// All but routed experts: over replicas.
+    Common,
+    /// Routed experts: over the ranks that hold the same ones.
+    Experts,
+}
+
 /// A tensor of the model.
 #[derive(Debug, Clone)]
 pub(super) struct Parameter {
@@ -38,6 +47,8 @@ pub(super) struct Parameter {
     pub(super) name: String,
     /// Its name within its unit.
     pub(super) part: &'static str,
+    /// The routed expert that it is of.
+    pub(super) expert: Option<usize>,
     /// Sizes of the whole tensor, the vocabulary not padded.
     pub(super) shape: Vec<usize>,
     pub(super) split: Split,
@@ -70,7 +81,7 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
     let (hidden, ffn) = (size(model.hidden), size(model.ffn));
     let width = |width: u64| usize::try_from(width).expect("a width within memory");
     let (query, key) = (width(model.query_width()), width(model.kv_width()));
-    let mut list = List { prefix: String::new(), parameters: Vec::new() };
+    let mut list = List { prefix: String::new(), expert: None, parameters: Vec::new() };
     let normal = Fill::Normal { standard_deviation: 0.02 };
     let last = Fill::Normal { standard_deviation: 0.02 / (2.0 * f64::from(model.layers)).sqrt() };
     let table = vec![size(model.vocabulary), hidden];
@@ -90,18 +101,21 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
             let names = ["projection.weight", "projection.bias"];
             list.linear(names, [hidden, query], Split::Columns, last, model.projection_bias);
         }
-        Unit::MlpNorm(layer) => list.within(format!("layers.{layer}.mlp_norm.")).norm(model),
-        Unit::Mlp(layer) => {
-            list.within(format!("layers.{layer}.mlp."));
-            match model.mlp {
-                MlpKind::SwiGlu | MlpKind::GeGlu => {
-                    list.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-                }
-                MlpKind::Gelu => {}
+        Unit::MlpNorm(layer) => {
+            list.within(format!("layers.{layer}.mlp_norm.")).norm(model);
+            if let Some(experts) = experts_of(model, layer) {
+                list.within(format!("layers.{layer}.router."));
+                let names = ["router.weight", "router.bias"];
+                list.linear_as(names, [size(experts.count), hidden], Split::Whole, normal, experts.router_bias);
             }
-            list.linear(["up.weight", "up.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-            list.linear(["down.weight", "down.bias"], [hidden, ffn], Split::Columns, last, model.mlp_bias);
         }
+        Unit::Mlp(layer) => match experts_of(model, layer) {
+            None => {
+                list.within(format!("layers.{layer}.mlp."));
+                list.feed_forward(model.mlp, [ffn, hidden], last, model.mlp_bias);
+            }
+            Some(experts) => list.experts(layer, &experts, hidden, last),
+        },
         Unit::FinalNorm => list.within("final_norm.".to_owned()).norm(model),
         Unit::Head => {
             list.within(if model.tied_head { "embedding." } else { "head." }.to_owned());
@@ -110,6 +124,11 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
         Unit::Loss => {}
     }
     list.parameters
+}
+
+/// The experts of a layer that has them.
+fn experts_of(model: &Model, layer: u32) -> Option<Experts> {
+    model.variants.experts.filter(|_| model.layer(layer).feed_forward == FeedForward::Experts)
 }
 
 /// Parameters of a whole model, each once.
@@ -130,6 +149,7 @@ pub(super) fn model_parameters(model: &Model) -> impl Iterator<Item = Parameter>
 
 struct List {
     prefix: String,
+    expert: Option<usize>,
     parameters: Vec<Parameter>,
 }
 
@@ -139,7 +159,41 @@ impl List {
         self
     }
     fn add(&mut self, part: &'static str, shape: Vec<usize>, split: Split, fill: Fill) {
-        self.parameters.push(Parameter { name: format!("{}{part}", self.prefix), part, shape, split, fill });
+        self.add_as(part, part, shape, split, fill);
+    }
+    /// A tensor that has another name in its unit than in the model.
+    fn add_as(&mut self, part: &'static str, name: &str, shape: Vec<usize>, split: Split, fill: Fill) {
+        let (name, expert) = (format!("{}{name}", self.prefix), self.expert);
+        self.parameters.push(Parameter { name, part, expert, shape, split, fill });
+    }
+    /// The matrices of a feed-forward part of sizes `[ffn, hidden]`.
+    fn feed_forward(&mut self, kind: MlpKind, [ffn, hidden]: [usize; 2], last: Fill, bias: bool) {
+        let normal = Fill::Normal { standard_deviation: 0.02 };
+        match kind {
+            MlpKind::SwiGlu | MlpKind::GeGlu => {
+                self.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, bias);
+            }
+            MlpKind::Gelu => {}
+        }
+        self.linear(["up.weight", "up.bias"], [ffn, hidden], Split::Rows, normal, bias);
+        self.linear(["down.weight", "down.bias"], [hidden, ffn], Split::Columns, last, bias);
+    }
+    /// The shared part and its gate, then expert by expert.
+    fn experts(&mut self, layer: u32, experts: &Experts, hidden: usize, last: Fill) {
+        if experts.shared_ffn > 0 {
+            self.within(format!("layers.{layer}.shared."));
+            self.feed_forward(experts.mlp, [size(experts.shared_ffn), hidden], last, false);
+            if experts.shared_gate {
+                let normal = Fill::Normal { standard_deviation: 0.02 };
+                self.within(format!("layers.{layer}.shared_gate."));
+                self.add_as("shared_gate.weight", "weight", vec![1, hidden], Split::Whole, normal);
+            }
+        }
+        for expert in 0..size(experts.count) {
+            self.within(format!("layers.{layer}.experts.{expert}.")).expert = Some(expert);
+            self.feed_forward(experts.mlp, [size(experts.ffn), hidden], last, experts.bias);
+        }
+        self.expert = None;
     }
     fn norm(&mut self, model: &Model) {
         let shape = vec![size(model.hidden)];
@@ -147,6 +201,13 @@ impl List {
         match model.norm {
             NormKind::RmsNorm => {}
             NormKind::LayerNorm => self.add("bias", shape, Split::Whole, Fill::Zero),
+        }
+    }
+    /// As [`linear`](Self::linear), of a matrix that goes by another name in its unit.
+    fn linear_as(&mut self, parts: [&'static str; 2], shape: [usize; 2], split: Split, fill: Fill, bias: bool) {
+        self.add_as(parts[0], "weight", shape.to_vec(), split, fill);
+        if bias {
+            self.add_as(parts[1], "bias", vec![shape[0]], split, Fill::Zero);
         }
     }
     /// A matrix and perhaps its bias, of which there is a part for each row of the matrix.
@@ -176,20 +237,24 @@ impl Shard {
     fn new(unit: Unit, parameter: Parameter, start: usize, dims: &Dimensions) -> Self {
         let mut slice: Vec<_> = parameter.shape.iter().map(|&n| 0..n).collect();
         let mut length: usize = parameter.shape.iter().product();
+        let (ranks, index) = match parameter.expert {
+            None => (dims.tensor, dims.tensor_index),
+            Some(_) => (dims.experts().tensor, dims.experts().tensor_index),
+        };
         let part = |whole: usize| {
-            let part = whole / dims.tensor;
-            assert_eq!(part * dims.tensor, whole, "{} does not divide over tensor ranks", parameter.name);
-            dims.tensor_index * part..(dims.tensor_index + 1) * part
+            let part = whole / ranks;
+            assert_eq!(part * ranks, whole, "{} does not divide over tensor ranks", parameter.name);
+            index * part..(index + 1) * part
         };
         match parameter.split {
             Split::Whole => {}
             Split::Rows => {
                 slice[0] = part(parameter.shape[0]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Columns => {
                 slice[1] = part(parameter.shape[1]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Vocabulary => {
                 let shard = dims.vocabulary;
@@ -198,7 +263,8 @@ impl Shard {
                 length = shard.columns * dims.hidden;
             }
         }
-        let counted = parameter.split != Split::Whole || dims.tensor_index == 0;
+        let first = parameter.split != Split::Whole || index == 0;
+        let counted = first && if parameter.expert.is_some() { dims.experts().counted } else { dims.counted };
         Self { unit, parameter, slice, range: start..start + length, counted }
     }
     /// Elements without padding.
@@ -219,7 +285,7 @@ pub(super) struct Parameters {
     pub(super) gradients: Vec<f32>,
     /// First and second moments of the elements `own`.
     moments: [Vec<f32>; 2],
-    /// The elements that this rank steps: all, or its part of `1 / data` under ZeRO-1.
+    /// The elements that this rank steps: all, or its part of `1 / replicas` under ZeRO-1.
     own: Range<usize>,
     pub(super) shards: Vec<Shard>,
     pub(super) places: Places,
@@ -247,12 +313,13 @@ impl Parameters {
         dims: &Dimensions,
         shared_head: bool,
         initial: Option<&Weights>,
+        of: Of,
     ) -> Self {
         let mut shards: Vec<Shard> = Vec::new();
         let mut length = 0;
         let units = (0..chunk.units()).map(|position| chunk.unit(position));
         for unit in units.filter(|unit| !(shared_head && *unit == Unit::Head)) {
-            for parameter in unit_parameters(model, unit) {
+            for parameter in unit_parameters(model, unit).into_iter().filter(|parameter| is_here(parameter, of, dims)) {
                 let mut shard = Shard::new(unit, parameter, length, dims);
                 // The copy of a tied table is counted where the embedding is.
                 shard.counted &= !(model.tied_head && unit == Unit::Head);
@@ -260,13 +327,14 @@ impl Parameters {
                 shards.push(shard);
             }
         }
-        let own = if dims.sharded_optimizer {
-            let part = length.div_ceil(dims.data);
-            length = part * dims.data;
-            dims.data_index * part..(dims.data_index + 1) * part
-        } else {
-            0..length
+        let (ranks, index) = match of {
+            Of::Common if dims.sharded_optimizer => (dims.replicas, dims.replica_index),
+            Of::Experts if dims.experts().sharded_optimizer => (dims.experts().copies, dims.experts().copy),
+            Of::Common | Of::Experts => (1, 0),
         };
+        let part = length.div_ceil(ranks);
+        length = part * ranks;
+        let own = index * part..(index + 1) * part;
         let mut weights = vec![0.0; length];
         for shard in &shards {
             let out = &mut weights[shard.real()];
@@ -275,9 +343,17 @@ impl Parameters {
                 None => shard.parameter.fill(seed, &shard.slice, out),
             }
         }
-        let places = Places::new(chunk, &shards);
+        let places = match of {
+            Of::Common => Places::new(chunk, &shards),
+            Of::Experts => Places::of_experts(chunk, &shards, dims.experts()),
+        };
         let moments = [vec![0.0; own.len()], vec![0.0; own.len()]];
         Self { weights, gradients: vec![0.0; length], moments, own, shards, places }
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.is_empty()
     }
 
     /// The elements that this rank steps, in the flat weights.
@@ -350,6 +426,18 @@ impl Parameters {
     pub(super) fn first_not_finite(&self, flat: &[f32], unit: Option<Unit>) -> Option<&Shard> {
         let concerned = |shard: &&Shard| unit.is_none_or(|unit| shard.unit == unit);
         self.shards.iter().filter(concerned).find(|shard| !super::all_finite(&flat[shard.range.clone()]))
+    }
+}
+
+/// Whether a rank holds (its part of) a tensor among those parameters.
+fn is_here(parameter: &Parameter, of: Of, dims: &Dimensions) -> bool {
+    match (parameter.expert, of) {
+        (None, Of::Common) => true,
+        (Some(expert), Of::Experts) => {
+            let experts = dims.experts();
+            (experts.first..experts.first + experts.local).contains(&expert)
+        }
+        (None, Of::Experts) | (Some(_), Of::Common) => false,
     }
 }
 

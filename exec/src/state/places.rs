@@ -2,7 +2,8 @@
 
 use ir::program::{Chunk, Unit};
 
-use super::parameters::Shard;
+use super::experts::ExpertDimensions;
+use super::parameters::{Parameter, Shard};
 use crate::kernels::Store;
 use crate::kernels::linear::{
     Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
@@ -38,8 +39,8 @@ impl Place {
 /// A linear layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearPlaces {
-    weight: Place,
-    bias: Option<Place>,
+    pub(super) weight: Place,
+    pub(super) bias: Option<Place>,
 }
 
 impl LinearPlaces {
@@ -86,13 +87,25 @@ pub(super) struct MlpPlaces {
     pub(super) down: LinearPlaces,
 }
 
+/// What a layer of experts has beside them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RouterPlaces {
+    pub(super) router: LinearPlaces,
+    pub(super) shared_gate: Option<Place>,
+}
+
 /// All units of a chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Places {
     pub(super) embedding: Option<Place>,
     pub(super) positions: Option<Place>,
     pub(super) attention: Vec<AttentionPlaces>,
-    pub(super) mlp: Vec<MlpPlaces>,
+    /// Of each layer its dense part, or what its tokens pass beside experts, if anything.
+    pub(super) mlp: Vec<Option<MlpPlaces>>,
+    /// Of each layer, where it has experts.
+    pub(super) routers: Vec<Option<RouterPlaces>>,
+    /// Of each layer, in the vector of experts alone, the experts of this rank.
+    pub(super) experts: Vec<Vec<MlpPlaces>>,
     /// The attention and the feed-forward norm of each layer, then the final norm if the chunk has a head.
     pub(super) norms: Vec<NormPlaces>,
     /// A head of its own, or the copy of a tied table.
@@ -124,26 +137,62 @@ impl Places {
         };
         let mlp = |layer| {
             let unit = Unit::Mlp(layer);
-            MlpPlaces {
+            find(unit, "up.weight").map(|_| MlpPlaces {
                 gate: find(unit, "gate.weight").map(|_| linear(unit, ["gate.weight", "gate.bias"])),
                 up: linear(unit, ["up.weight", "up.bias"]),
                 down: linear(unit, ["down.weight", "down.bias"]),
-            }
+            })
+        };
+        let router = |layer| {
+            let unit = Unit::MlpNorm(layer);
+            find(unit, "router.weight").map(|_| RouterPlaces {
+                router: linear(unit, ["router.weight", "router.bias"]),
+                shared_gate: find(Unit::Mlp(layer), "shared_gate.weight"),
+            })
         };
         let norms = layers.clone().flat_map(|layer| [Unit::AttentionNorm(layer), Unit::MlpNorm(layer)]);
         Self {
             embedding: find(Unit::Embedding, "embedding.weight"),
             positions: find(Unit::Embedding, "positions.weight"),
             attention: layers.clone().map(attention).collect(),
-            mlp: layers.map(mlp).collect(),
+            mlp: layers.clone().map(mlp).collect(),
+            routers: layers.map(router).collect(),
+            experts: Vec::new(),
             norms: norms.chain(chunk.head.then_some(Unit::FinalNorm)).map(norm).collect(),
             head: find(Unit::Head, "weight"),
         }
     }
 
+    /// The places of a rank's experts in their vector.
+    pub(super) fn of_experts(chunk: &Chunk, shards: &[Shard], experts: &ExpertDimensions) -> Self {
+        let of = |layer: u32, expert: usize| {
+            let find = |part: &str| {
+                let is_it = |shard: &&Shard| {
+                    let Parameter { expert: of, part: is, .. } = &shard.parameter;
+                    (shard.unit, *of, *is) == (Unit::Mlp(layer), Some(expert), part)
+                };
+                shards.iter().find(is_it).map(|shard| Place { start: shard.range.start, end: shard.range.end })
+            };
+            let linear = |weight, bias| find(weight).map(|weight| LinearPlaces { weight, bias: find(bias) });
+            Some(MlpPlaces {
+                gate: linear("gate.weight", "gate.bias"),
+                up: linear("up.weight", "up.bias")?,
+                down: linear("down.weight", "down.bias")?,
+            })
+        };
+        let here = experts.first..experts.first + experts.local;
+        let layers = chunk.first_layer..chunk.first_layer + chunk.layers;
+        let experts = layers.map(|layer| here.clone().filter_map(|expert| of(layer, expert)).collect()).collect();
+        Self { experts, ..Self::default() }
+    }
+
     /// Tensors of which every tensor rank sees only the gradient of its part of the sequence, under sequence
-    /// parallelism: the norms.
+    /// parallelism: norms, routers, and gates of shared parts.
     pub(super) fn replicated(&self) -> impl Iterator<Item = Place> {
-        self.norms.iter().flat_map(|norm| std::iter::once(norm.weight).chain(norm.bias))
+        let norms = self.norms.iter().flat_map(|norm| std::iter::once(norm.weight).chain(norm.bias));
+        let routers = self.routers.iter().flatten().flat_map(|places| {
+            std::iter::once(places.router.weight).chain(places.router.bias).chain(places.shared_gate)
+        });
+        norms.chain(routers)
     }
 }

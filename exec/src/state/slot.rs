@@ -6,6 +6,7 @@
 //! begins with `x + branch`.
 
 use super::buffers::{Held, Pool};
+use super::experts::ExpertSlot;
 
 /// A buffer that is first a rank's summand and then, when a collective delivered, the sum over the tensor group.
 #[derive(Debug)]
@@ -52,9 +53,24 @@ impl Sublayer {
     }
 }
 
+/// How far a pass of an attention has come whose sequences are shared with other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Stage {
+    /// Nothing is computed.
+    #[default]
+    Start,
+    /// What the first exchange carries is.
+    Projected,
+    /// The core has begun, with this rank's own keys (or its heads of all tokens).
+    Own,
+    /// Backward: gradients of all keys are there.
+    Gradients,
+}
+
 /// A layer's attention, `[tokens, heads, head_dim]`.
 #[derive(Debug, Default)]
 pub(super) struct AttentionSlot {
+    pub(super) stage: Stage,
     /// Queries, rotated.
     pub(super) q: Option<Held>,
     /// Keys, rotated.
@@ -67,6 +83,24 @@ pub(super) struct AttentionSlot {
     pub(super) dq: Option<Held>,
     pub(super) dk: Option<Held>,
     pub(super) dv: Option<Held>,
+    /// The gradient of `out`, while the core's backward pass waits for other ranks.
+    pub(super) d_out: Option<Held>,
+    /// Keys and values of all ranks that share the sequences, `[ranks, 2, tokens, kv width]`, and the gradients of those.
+    pub(super) gathered: Option<Held>,
+    pub(super) d_gathered: Option<Held>,
+    /// The output of this rank's heads over all tokens, backward.
+    pub(super) exchanged_out: Option<Held>,
+}
+
+impl AttentionSlot {
+    /// Gives every buffer back.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        let Self { stage, q, k, v, out, lse, dq, dk, dv, d_out, gathered, d_gathered, exchanged_out } = self;
+        *stage = Stage::Start;
+        for held in [q, k, v, out, lse, dq, dk, dv, d_out, gathered, d_gathered, exchanged_out] {
+            pool.release(held);
+        }
+    }
 }
 
 /// A layer's feed-forward part, `[tokens, ffn]`.
@@ -99,6 +133,7 @@ pub(super) struct Slot {
     pub(super) sublayers: Vec<Sublayer>,
     pub(super) attention: Vec<AttentionSlot>,
     pub(super) mlp: Vec<MlpSlot>,
+    pub(super) experts: Vec<ExpertSlot>,
     pub(super) head: HeadSlot,
     /// The sublayer whose input is the residual stream to which `branch` is still to be added; none at the beginning of
     /// the chunk, where `branch` alone is the stream.
@@ -116,6 +151,7 @@ impl Slot {
         self.sublayers.resize_with(2 * layers + usize::from(head), Sublayer::default);
         self.attention.resize_with(layers, AttentionSlot::default);
         self.mlp.resize_with(layers, MlpSlot::default);
+        self.experts.resize_with(layers, ExpertSlot::default);
         self
     }
 
@@ -130,11 +166,8 @@ impl Slot {
         for sublayer in &mut self.sublayers {
             sublayer.release(pool);
         }
-        for AttentionSlot { q, k, v, out, lse, dq, dk, dv } in &mut self.attention {
-            for held in [q, k, v, out, lse, dq, dk, dv] {
-                pool.release(held);
-            }
-        }
+        self.attention.iter_mut().for_each(|attention| attention.release(pool));
+        self.experts.iter_mut().for_each(|experts| experts.release(pool));
         for MlpSlot { gate, up, activated, d_gate, d_up } in &mut self.mlp {
             for held in [gate, up, activated, d_gate, d_up] {
                 pool.release(held);

@@ -6,9 +6,10 @@
 //! | activation, `ReduceScatter` | `[tokens, hidden]` | `[tokens / tensor, hidden]`, part `tensor_index` |
 //! | activation, `AllGather` | `[tokens / tensor, hidden]` | `[tokens, hidden]` |
 //! | loss statistics, `AllGather` | `[3, tokens]` | `[tensor, 3, tokens]` |
-//! | gradients, `AllReduce` | the chunk's flat vector | the same, summed |
-//! | gradients, `ReduceScatter` | the chunk's flat vector, padded | part `data_index` |
-//! | parameters, `AllGather` | part `data_index` | the chunk's flat vector, padded |
+//! | of experts and of shared sequences | as [`super::experts`] and [`super::context`] say | |
+//! | gradients (also of experts), `AllReduce` | the chunk's flat vector | the same, summed |
+//! | gradients, `ReduceScatter` | the chunk's flat vector, padded | this replica's part |
+//! | parameters, `AllGather` | this replica's part | the chunk's flat vector, padded |
 //! | replicated gradients, `AllReduce` | those of all norms of this rank, joined | the same, summed |
 //! | tied gradients, `AllReduce` | `[padded vocabulary / tensor, hidden]` | the same, summed |
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
@@ -18,6 +19,8 @@ use ir::{ChunkId, MicrobatchId};
 
 use super::RankState;
 use super::buffers::{Held, Pool};
+use super::packing::is_packed;
+use super::parameters::Parameters;
 use super::places::Place;
 use super::slot::{Slot, Sum};
 
@@ -37,6 +40,7 @@ impl RankState {
     /// If it has not been computed.
     pub fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         match payload {
+            Payload::Activation { tensor, .. } if is_packed(tensor) => self.pack(kind, payload),
             Payload::Activation { .. } => {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
@@ -44,13 +48,9 @@ impl RankState {
                 let held = activation(self.slot(site.chunk, site.microbatch), site, layers);
                 held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
             }
-            Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                &self.chunks[local].1.gradients
-            }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &self.chunks[local].1;
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => &self.over_replicas(payload).gradients,
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                let parameters = self.over_replicas(payload);
                 &parameters.weights[parameters.own()]
             }
             Payload::ReplicatedGradients => {
@@ -70,10 +70,7 @@ impl RankState {
                 self.norm_halves = halves(self.squared_norm);
                 &self.norm_halves
             }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -83,22 +80,25 @@ impl RankState {
     /// If it has not the size that the kind and payload say.
     pub fn deliver(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
         match payload {
-            Payload::Activation { .. } => self.deliver_activation(kind, payload, result),
-            Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &mut self.chunks[local].1;
+            Payload::Activation { tensor, .. } if is_packed(tensor) => self.unpack(kind, payload, result),
+            Payload::Activation { .. } => {
+                self.deliver_activation(kind, payload, result);
+                self.delivered_to_experts(payload);
+            }
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
+                let rank = self.rank;
+                let parameters = self.over_replicas(payload);
                 let range = match kind {
                     CollectiveKind::AllReduce => 0..parameters.gradients.len(),
                     CollectiveKind::ReduceScatter => parameters.own(),
                     CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-                        panic!("{}: no {} of gradients", self.rank, kind.name())
+                        panic!("{rank}: no {} of gradients", kind.name())
                     }
                 };
                 parameters.gradients[range].copy_from_slice(result);
             }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                self.chunks[local].1.weights.copy_from_slice(result);
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                self.over_replicas(payload).weights.copy_from_slice(result);
             }
             Payload::ReplicatedGradients => {
                 let mut rest = result;
@@ -119,10 +119,7 @@ impl RankState {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -205,6 +202,21 @@ impl RankState {
         }
     }
 
+    /// The parameters of a chunk that a collective over replicas is of.
+    fn over_replicas(&mut self, payload: Payload) -> &mut Parameters {
+        match payload {
+            Payload::Gradients { chunk } | Payload::Parameters { chunk } => {
+                let local = self.local(chunk);
+                &mut self.chunks[local].1
+            }
+            Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk } => {
+                let (local, rank) = (self.local(chunk), self.rank);
+                self.experts[local].as_mut().unwrap_or_else(|| panic!("{rank} has no experts of {chunk}"))
+            }
+            payload => panic!("{}: {payload:?} is not over replicas", self.rank),
+        }
+    }
+
     fn site(&self, payload: Payload) -> Site {
         let Payload::Activation { tensor, chunk, unit, microbatch, pass: _ } = payload else {
             panic!("{payload:?} is no activation");
@@ -240,12 +252,13 @@ fn activation(slot: &Slot, site: Site, first_layer: u32) -> Option<&[f32]> {
             slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)
         }
         UnitTensor::LossStatistics => slot.head.statistics.as_deref(),
-        UnitTensor::Logits
-        | UnitTensor::KeysAndValues
+        UnitTensor::Logits => panic!("{site:?} is refused before it is loaded"),
+        UnitTensor::KeysAndValues
         | UnitTensor::Heads
         | UnitTensor::Dispatched
         | UnitTensor::Combined
-        | UnitTensor::ExpertInput => panic!("{site:?} is refused before it is loaded"),
+        | UnitTensor::ExpertInput
+        | UnitTensor::RouterStatistics => panic!("{site:?} is put together, not held"),
     }
 }
 

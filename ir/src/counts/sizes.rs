@@ -90,7 +90,7 @@ pub const fn host_optimizer_bytes(shape: Shape<'_>, stepped: u64) -> (Bytes, Byt
 /// | heads | queries, keys and values (or the core's output) of this rank's tokens: the mean of the two, `T (queries + keys + values + outputs) b / 2` |
 /// | dispatched, combined | copies of this rank's tokens, one for each active expert, times the imbalance: `T/t active hidden b` |
 /// | expert input | copies that reach the rank's experts, of all its expert-tensor group: `received hidden b` |
-/// | router statistics | two FP32 numbers for each sequence and expert: `sequences experts 8` |
+/// | router statistics | an FP32 number for each sequence and expert: `sequences experts 4` |
 #[must_use]
 pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -> Bytes {
     let hidden = u64::from(shape.model.hidden);
@@ -115,7 +115,7 @@ pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -
         }
         UnitTensor::ExpertInput => wide(shape, shape.received_copies(), hidden),
         UnitTensor::RouterStatistics => {
-            bytes_of([u64::from(shape.layout.microbatch_size), u64::from(shape.experts().count), 8])
+            bytes_of([u64::from(shape.layout.microbatch_size), u64::from(shape.experts().count), 4])
         }
     }
 }

@@ -26,6 +26,7 @@ use super::shared::Report;
 use super::snapshot::Snapshot;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
+use crate::state::Progress;
 
 /// Values of a message or collective.
 const ELEMENTS: usize = 1000;
@@ -65,7 +66,7 @@ impl Worker for Fake {
         assert_eq!(tokens.len() + 1, targets.len());
         self.note(format!("feed {microbatch}"), &[]);
     }
-    fn compute(&mut self, pass: Pass, chunk: ChunkId, _: UnitRange, microbatch: MicrobatchId) -> Result<(), NotFinite> {
+    fn compute(&mut self, pass: Pass, chunk: ChunkId, _: UnitRange, microbatch: MicrobatchId) -> Result<Progress, NotFinite> {
         let end = thread_cpu() + super::clock::nanoseconds(self.burn);
         while thread_cpu() < end {}
         if self.poisoned {
@@ -73,7 +74,7 @@ impl Worker for Fake {
         }
         self.tensor.iter_mut().for_each(|x| *x += 1.0);
         self.note(format!("{} {chunk} {microbatch}", pass.name()), &[]);
-        Ok(())
+        Ok(Progress::Ended)
     }
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         if payload == Payload::GradientNorm {
