@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exec::data::{Dataset, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
-use exec::state::Weights;
-use ir::{AdamW, Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, Rank, Workload};
+use exec::state::{RecordedRouting, Routing, Weights};
+use ir::{AdamW, Backend, BackendError, FeedForward, MlpKind, Model, NormKind, Positions, Precision, Rank, Workload};
 use sched::Folding;
 use trainyard_conformance::clusters;
 use trainyard_conformance::dice::for_each_seed;
@@ -24,7 +24,10 @@ fn corpus() -> Arc<[u8]> {
 
 /// Loss and gradient norm of each iteration.
 fn train(case: &Case, initial: Option<Arc<Weights>>) -> Vec<(f64, f64)> {
-    let options = CpuOptions { initial, ..CpuOptions::default() };
+    train_with(case, CpuOptions { initial, ..CpuOptions::default() })
+}
+
+fn train_with(case: &Case, options: CpuOptions) -> Vec<(f64, f64)> {
     let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), options);
     backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
     let one = |iteration| {
@@ -61,9 +64,6 @@ fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
         assert!(whole[19].0 < whole[0].0, "nothing was learnt: {whole:?}");
         most = (most.0.max(losses), most.1.max(norms));
         if seed % 4 == 0 {
-            let bits = |run: Vec<(f64, f64)>| {
-                run.into_iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect::<Vec<_>>()
-            };
             assert_eq!(bits(train(&case, None)), bits(divided), "the same plan twice\n{:?}", case.plan);
         }
     });
@@ -71,6 +71,47 @@ fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
         "largest distance from one rank over the swarm: losses {:.1e}, gradient norms {:.1e}",
         most.0, most.1
     ));
+}
+
+/// The same over sequences and experts that are divided, with the one rank's choices of experts. Over the swarm every way to
+/// divide either comes up with every other axis.
+#[test]
+fn divided_sequences_and_experts_train_as_one_rank_does() {
+    let mut most = (0.0f64, 0.0f64);
+    let mut seen = std::collections::BTreeSet::new();
+    for_each_seed(120, |seed| {
+        let case = Case::tiny_wide(seed, 8);
+        let routing = |routing| CpuOptions { routing, ..CpuOptions::default() };
+        let recorded = Arc::new(Mutex::new(RecordedRouting::default()));
+        let whole = train_with(&case.on_one_rank(), routing(Routing::Record(Arc::clone(&recorded))));
+        let recorded = Arc::new(std::mem::take(&mut *recorded.lock().expect("no rank panicked")));
+        let routed = case.model.layers
+            - case.model.runs().filter(|run| run.feed_forward == FeedForward::Dense).map(|run| run.layers).sum::<u32>();
+        let tokens = u64::from(routed) * case.workload.tokens_per_iteration() * ITERATIONS;
+        assert_eq!(recorded.len() as u64, tokens, "not every choice was recorded");
+        let divided = train_with(&case, routing(Routing::Replay(recorded)));
+        let (losses, norms) = worst(&divided, &whole);
+        assert!(losses <= 1e-4, "losses are {losses:.1e} apart\n{:?}\n{divided:?}\n{whole:?}", case.plan);
+        assert!(norms <= 1e-3, "gradient norms are {norms:.1e} apart\n{:?}\n{divided:?}\n{whole:?}", case.plan);
+        assert!(whole[19].0 < whole[0].0, "nothing was learnt: {whole:?}");
+        most = (most.0.max(losses), most.1.max(norms));
+        let mesh = case.plan.mesh;
+        if mesh.context > 1 {
+            seen.insert(format!("context by {}", mesh.context_method.name()));
+        }
+        if routed > 0 && mesh.expert > 1 {
+            seen.insert(format!("experts over ranks, each over {}", mesh.expert_tensor));
+        }
+        if seed % 4 == 0 {
+            assert_eq!(bits(train(&case, None)), bits(train(&case, None)), "the same plan twice\n{:?}", case.plan);
+        }
+    });
+    say(&format!("{seen:?}"));
+    say(&format!("largest distance from one rank: losses {:.1e}, gradient norms {:.1e}", most.0, most.1));
+}
+
+fn bits(run: Vec<(f64, f64)>) -> Vec<(u64, u64)> {
+    run.into_iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect()
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test names itself, and a swarm says what it saw")]

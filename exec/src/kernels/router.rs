@@ -93,7 +93,8 @@ pub fn router_backward<'a>(
     assert_eq!((weights.len(), d_weights.len()), (chosen.len(), chosen.len()), "a weight for each choice");
     assert_eq!(scores.len(), d_logits.len(), "scores and gradient differ in size");
     d_logits.fill(0.0);
-    for (token, (scores, d_logits)) in scores.chunks_exact(experts).zip(d_logits.chunks_exact_mut(experts)).enumerate() {
+    for (token, (scores, d_logits)) in scores.chunks_exact(experts).zip(d_logits.chunks_exact_mut(experts)).enumerate()
+    {
         let mine = token * active..(token + 1) * active;
         let (chosen, weights, d_weights) = (&chosen[mine.clone()], &weights[mine.clone()], &d_weights[mine]);
         let (mean, factor) = if router.normalised {
@@ -186,7 +187,8 @@ mod tests {
                 let mine = (&chosen[..], &weights[..]);
                 router_backward(router, (&scores, experts), mine, &d_weights, row, &mut d_logits);
                 for token in 0..tokens {
-                    let (chosen, d_weights) = (&chosen[token * active..][..active], &d_weights[token * active..][..active]);
+                    let (chosen, d_weights) =
+                        (&chosen[token * active..][..active], &d_weights[token * active..][..active]);
                     let logits = wide(&logits[token * experts..][..experts]);
                     let (want, want_weights, _) = twin(router, &logits, chosen);
                     assert_close("scores", &scores[token * experts..][..experts], &want, 1e-6);

@@ -79,7 +79,7 @@ fn collective(kind: CollectiveKind, ranks: u32, bytes: u64) -> Measurement {
     let payload = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => Payload::Gradients { chunk: ChunkId::new(0) },
         CollectiveKind::AllGather => Payload::Parameters { chunk: ChunkId::new(0) },
-        CollectiveKind::AllToAll => unreachable!("the executor carries out no {}", kind.name()),
+        CollectiveKind::AllToAll => unreachable!("{} is not measured", kind.name()),
     };
     let mut before = None;
     for _ in 0..repetitions(bytes) {

@@ -30,7 +30,7 @@ impl Worker for Mover {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.whole,
             CollectiveKind::AllGather => &self.whole[..self.whole.len() / self.members],
-            CollectiveKind::AllToAll => unreachable!("the executor carries out no {}", kind.name()),
+            CollectiveKind::AllToAll => unreachable!("{} is not measured", kind.name()),
         }
     }
     fn deliver(&mut self, _: CollectiveKind, _: Payload, values: &[f32]) {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
-    RoleId, ZeroStage,
+    AttentionKernel, ContextMethod, FeedForward, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program,
+    Recompute, RoleId, ZeroStage,
 };
 
 /// Byte-level tokens.
@@ -20,6 +20,8 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
     problems.extend(recipe(program));
     problems.extend(model(program));
     problems.extend(division(program));
+    problems.extend(sequences(program));
+    problems.extend(experts(program));
     problems.extend(sharing(program));
     problems.extend(instructions(program));
     problems
@@ -79,6 +81,65 @@ fn division(program: &Program) -> Vec<Problem> {
     divides("columns of the feed-forward part", u64::from(model.ffn));
     if layout.sequence_parallel {
         divides("tokens of a microbatch", program.microbatch_tokens());
+    }
+    problems
+}
+
+/// What the context axis must divide.
+fn sequences(program: &Program) -> Vec<Problem> {
+    let (layout, model, length) = (&program.layout, &program.model, program.workload.sequence_length);
+    let (degree, method) = (layout.mesh.context, layout.mesh.context_method);
+    let mut problems = Vec::new();
+    let parts = match method {
+        ContextMethod::Ring | ContextMethod::AllGather if degree > 1 => 2 * degree,
+        ContextMethod::Ring | ContextMethod::AllGather | ContextMethod::AllToAll => degree,
+    };
+    if !length.is_multiple_of(parts) {
+        let message = format!("sequences of {length} tokens do not divide into {parts} parts for context {degree}");
+        problems.push(Problem::new("plan.mesh.context", message));
+    }
+    let exchanged = layout.tensor * if method == ContextMethod::AllToAll { degree } else { 1 };
+    for (what, heads) in [("query heads", model.heads), ("key and value heads", model.kv_heads)] {
+        if degree > 1 && !heads.is_multiple_of(exchanged) {
+            let message =
+                format!("{heads} {what} over {} tensor ranks do not divide over context {degree}", layout.tensor);
+            problems.push(Problem::new("plan.mesh.context_method", message).hint("send keys and values round: ring"));
+        }
+    }
+    problems
+}
+
+/// What the expert axes must divide.
+fn experts(program: &Program) -> Vec<Problem> {
+    let (layout, mesh) = (&program.layout, program.layout.mesh);
+    let mut problems = Vec::new();
+    let Some(experts) = program.model.variants.experts else {
+        let mut routed = program.model.runs().filter(|run| run.feed_forward == FeedForward::Experts);
+        if routed.any(|run| run.layers > 0) {
+            problems.push(Problem::new("model.experts", "layers of experts have no sizes"));
+        }
+        if mesh.expert * mesh.expert_tensor != 1 {
+            problems.push(Problem::new("plan.mesh.expert", "the model has no experts to divide").hint("set it to 1"));
+        }
+        return problems;
+    };
+    let mut divides = |key: &str, what: &str, size: u32, ranks: u32| {
+        if !size.is_multiple_of(ranks) {
+            problems
+                .push(Problem::new(format!("plan.{key}"), format!("{size} {what} do not divide over {ranks} ranks")));
+        }
+    };
+    divides("mesh.expert", "experts", experts.count, mesh.expert);
+    divides("mesh.expert_tensor", "columns of an expert", experts.ffn, mesh.expert_tensor);
+    divides("tensor", "columns of the shared experts", experts.shared_ffn, layout.tensor);
+    divides("mesh.expert", "ranks of a stage", layout.per_position(), mesh.expert * mesh.expert_tensor);
+    if layout.tensor > 1 && !layout.sequence_parallel {
+        let message = format!("without it all {} tensor ranks would send each token to its experts", layout.tensor);
+        problems.push(Problem::new("plan.sequence_parallel", message).hint("set it to true"));
+    }
+    if program.workload.recipe.deduplicated_dispatch {
+        let message = "the CPU executor sends a copy of a token to each of its experts";
+        problems.push(Problem::new("training.deduplicated_dispatch", message).hint("set it to false"));
     }
     problems
 }

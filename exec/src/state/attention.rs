@@ -3,9 +3,9 @@
 use ir::Recompute;
 use ir::program::BufferKind;
 
+use super::Progress;
 use super::buffers::Held;
 use super::places::LinearPlaces;
-use super::Progress;
 use super::slot::{Stage, Sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
@@ -99,8 +99,8 @@ impl Work<'_> {
         self.attention_output_gradient(layer);
         let (dims, kind) = (self.dims, self.gradient_kind());
         let slot = &mut self.slot.attention[layer];
-        let [q, k, v, d_out]: [Held; 4] = [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.d_out]
-            .map(|held| held.take().expect("kept by forward"));
+        let [q, k, v, d_out]: [Held; 4] =
+            [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.d_out].map(|held| held.take().expect("kept by forward"));
         let out = slot.out.as_mut().expect("kept by forward");
         let lse = slot.lse.take().unwrap_or_else(|| {
             // Selective recomputation: the core of attention again.

@@ -60,7 +60,8 @@ impl RankState {
         run: impl FnOnce(&mut Work<'_>) -> T,
     ) -> T {
         let index = self.slot_index(local, microbatch);
-        let mut slot = self.slots[index].take().unwrap_or_else(|| panic!("{}: no pass of {microbatch} began", self.rank));
+        let mut slot =
+            self.slots[index].take().unwrap_or_else(|| panic!("{}: no pass of {microbatch} began", self.rank));
         let layout = &self.program.layout;
         let chunk = self.program.chunk(self.chunks[local].0);
         let (empty, mut unused) = (Sample::default(), 0.0);

@@ -13,10 +13,12 @@
 //! Attention is divided by heads, the feed-forward part by columns, embedding and head by rows of the padded vocabulary.
 //! Norms, learned positions and the biases of row-parallel products (attention projection, down projection) are whole on
 //! every tensor rank; tensor rank 0 alone adds such a bias or position, to its summand. Their gradients come out equal on
-//! all tensor ranks, except those of norms under sequence parallelism, which `Payload::ReplicatedGradients` sums.
+//! all tensor ranks, except those of norms and routers under sequence parallelism, which `Payload::ReplicatedGradients` sums.
+//! Sequences are divided over the context group ([`context`]), experts over the expert groups ([`experts`]).
 //!
-//! The parameters of a chunk are one flat vector, unit by unit ([`weights`] lists the names); under ZeRO-1 it is padded at
-//! its end to a multiple of the replicas, and replica `i` steps part `i`. A tied head on the rank that holds the embedding
+//! The parameters of a chunk are two flat vectors, unit by unit ([`weights`] lists the names): one of what all replicas
+//! (data x context ranks) hold, one of this rank's experts. Under ZeRO-1 each is padded at its end to a multiple of the
+//! ranks that hold the same, and the `i`-th of those steps part `i`. A tied head on the rank that holds the embedding
 //! uses the embedding's table, and its gradient adds to that table's; on another rank it has a copy of its own, which
 //! `Payload::TiedGradients` keeps equal.
 //!

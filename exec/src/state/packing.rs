@@ -94,6 +94,15 @@ impl RankState {
         Place { tensor, local, unit, layer, microbatch, pass }
     }
 
+    /// Whether a payload is the gradient of a shared part's output that a gate scales, so that it is not the layer's.
+    pub(super) fn is_gated(&self, payload: Payload) -> bool {
+        let Payload::Activation { tensor: UnitTensor::OutputGradient, chunk, unit, .. } = payload else { return false };
+        let (local, chunk) = (self.local(chunk), self.program.chunk(chunk));
+        let Unit::Mlp(layer) = chunk.unit(unit) else { return false };
+        let router = self.chunks[local].1.places.routers[size(layer - chunk.first_layer)];
+        router.is_some_and(|places| places.shared_gate.is_some())
+    }
+
     /// What this rank puts into an exchange.
     pub(super) fn pack(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         let Place { tensor, local, layer, microbatch, pass, .. } = self.place(payload);
@@ -102,6 +111,8 @@ impl RankState {
             if is_of_context(tensor) {
                 work.prepare_context(layer);
                 work.pack_context(layer, kind, &mut out);
+            } else if tensor == UnitTensor::OutputGradient {
+                work.pack_gated(layer, &mut out);
             } else {
                 work.pack_experts(layer, tensor, kind, &mut out);
             }

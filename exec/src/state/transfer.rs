@@ -40,7 +40,9 @@ impl RankState {
     /// If it has not been computed.
     pub fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         match payload {
-            Payload::Activation { tensor, .. } if is_packed(tensor) => self.pack(kind, payload),
+            Payload::Activation { tensor, .. } if is_packed(tensor) || self.is_gated(payload) => {
+                self.pack(kind, payload)
+            }
             Payload::Activation { .. } => {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
@@ -70,7 +72,9 @@ impl RankState {
                 self.norm_halves = halves(self.squared_norm);
                 &self.norm_halves
             }
-            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => {
+                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
+            }
         }
     }
 
@@ -119,7 +123,9 @@ impl RankState {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
-            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
+            Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => {
+                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
+            }
         }
     }
 

@@ -3,9 +3,9 @@
 use ir::Recompute;
 use ir::program::{BufferKind, Pass, Unit};
 
+use super::Progress;
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
-use super::Progress;
 use super::parameters::Parameters;
 use super::routing::Routes;
 use super::slot::{Slot, Stage, Sum};

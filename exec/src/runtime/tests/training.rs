@@ -237,6 +237,20 @@ fn check_refused(change: impl FnOnce(&mut ir::Program), expect: &[&str]) {
     assert!(reasons.iter().zip(expect).all(|(reason, part)| reason.contains(part)), "{reasons:#?}, not {expect:?}");
 }
 
+fn experts() -> ir::Experts {
+    ir::Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 0,
+        shared_gate: false,
+        mlp: MlpKind::SwiGlu,
+        bias: false,
+        router_bias: false,
+        router: ir::Router::default(),
+    }
+}
+
 #[test]
 fn what_is_not_done_is_refused_by_name() {
     check_refused(|_| {}, &[]);
@@ -254,8 +268,10 @@ fn what_is_not_done_is_refused_by_name() {
     ] {
         check_refused(|p| p.model.variants.pattern = vec![run(mixer)], &[key]);
     }
-    let experts = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
-    check_refused(|p| p.model.variants.pattern = vec![experts], &["model.experts"]);
+    let routed = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
+    check_refused(|p| p.model.variants.pattern = vec![routed], &["model.experts: layers of experts have no sizes"]);
+    let gated = ir::Experts { mlp: MlpKind::GeGlu, ..experts() };
+    check_refused(|p| p.model.variants.experts = Some(gated), &["model.experts.mlp: the CPU executor has no GeGLU"]);
     check_refused(|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Head, &["model.query_key_norm"]);
     check_refused(|p| p.model.variants.gated_attention = true, &["model.gated_attention"]);
     check_refused(|p| p.model.variants.attention_sinks = true, &["model.attention_sinks"]);
@@ -285,12 +301,30 @@ fn recipes_that_are_not_followed_are_refused() {
 
 #[test]
 fn divisions_that_are_not_made_are_refused() {
-    check_refused(|p| p.layout.mesh.expert = 2, &["plan.expert: the CPU executor does not divide experts over 2"]);
-    check_refused(|p| p.layout.mesh.expert_tensor = 2, &["plan.expert_tensor"]);
-    check_refused(
-        |p| (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4),
-        &["plan.context: the CPU executor does not divide sequences over 2"],
-    );
+    check_refused(|p| p.layout.mesh.expert = 2, &["plan.mesh.expert: the model has no experts to divide"]);
+    let routed = |change: fn(&mut ir::Program), expect: &[&str]| {
+        let change = |p: &mut ir::Program| {
+            p.model.variants.experts = Some(experts());
+            change(p);
+        };
+        check_refused(change, expect);
+    };
+    let ranks = "plan.mesh.expert: 2 ranks of a stage do not divide over";
+    routed(|p| p.layout.mesh.expert = 3, &["plan.mesh.expert: 4 experts do not divide over 3", ranks]);
+    routed(|p| p.layout.mesh.expert = 4, &[ranks]);
+    routed(|p| p.layout.mesh.expert_tensor = 3, &["plan.mesh.expert_tensor: 8 columns of an expert", ranks]);
+    routed(|p| p.workload.recipe.deduplicated_dispatch = true, &["training.deduplicated_dispatch"]);
+    let shared = |method, kv_heads: u32, length: u32, expect: &str| {
+        let change = |p: &mut ir::Program| {
+            (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4);
+            (p.layout.mesh.context_method, p.model.kv_heads, p.workload.sequence_length) = (method, kv_heads, length);
+        };
+        check_refused(change, &[expect]);
+    };
+    let parts = "plan.mesh.context: sequences of 10 tokens do not divide into 4 parts";
+    shared(ir::ContextMethod::Ring, 2, 10, parts);
+    let heads = "1 key and value heads over 1 tensor ranks do not divide over context 2";
+    shared(ir::ContextMethod::AllToAll, 1, 10, heads);
     for zero in [ZeroStage::Zero2, ZeroStage::Zero3] {
         check_refused(|p| p.layout.zero = zero, &[&format!("no ZeRO-{}", zero.number())]);
     }

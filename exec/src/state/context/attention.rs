@@ -22,13 +22,7 @@ use crate::state::work::{Suspect, Work};
 
 /// The attention of queries of one piece to keys of one.
 fn between(whole: Attention, division: &Division, query: usize, key: usize) -> Attention {
-    Attention {
-        queries: division.length,
-        first_query: query,
-        keys: division.length,
-        first_key: key,
-        ..whole
-    }
+    Attention { queries: division.length, first_query: query, keys: division.length, first_key: key, ..whole }
 }
 
 /// A rank's keys and values in what all ranks gave, each `[tokens, heads, head_dim]`.

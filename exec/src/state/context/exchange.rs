@@ -175,14 +175,24 @@ impl Work<'_> {
 
     /// Tensors of so many elements, put together from what all ranks gave: heads of this rank's tokens (`back`), or tokens of
     /// this rank's heads.
-    fn exchanged<const N: usize>(&mut self, result: &[f32], sizes: [usize; N], kind: BufferKind, back: bool) -> [Held; N] {
+    fn exchanged<const N: usize>(
+        &mut self,
+        result: &[f32],
+        sizes: [usize; N],
+        kind: BufferKind,
+        back: bool,
+    ) -> [Held; N] {
         let division = &self.dims.context;
         let mut tensors = sizes.map(|size| self.pool.take(kind, size));
         for (rank, mut part) in parts(result, 1, division.ranks).into_iter().enumerate() {
             for tensor in &mut tensors {
                 let (mine, after) = part.split_at(tensor.len() / division.ranks);
                 part = after;
-                if back { place_heads(mine, division, rank, tensor) } else { place_tokens(mine, division, rank, tensor) }
+                if back {
+                    place_heads(mine, division, rank, tensor)
+                } else {
+                    place_tokens(mine, division, rank, tensor)
+                }
             }
         }
         tensors

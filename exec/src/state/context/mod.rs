@@ -39,7 +39,8 @@ impl Division {
         let method = mesh.context_method;
         let parts = ranks * Self::pieces_each(method, ranks);
         assert!(sequence_length.is_multiple_of(parts), "{sequence_length} tokens in {parts} pieces");
-        let mut division = Self { ranks, index, method, sequences, length: sequence_length / parts, pieces: Vec::new() };
+        let mut division =
+            Self { ranks, index, method, sequences, length: sequence_length / parts, pieces: Vec::new() };
         division.pieces = division.pieces_of(index);
         division
     }

@@ -19,7 +19,7 @@ impl Work<'_> {
         if !exchanges {
             let mut bundle = std::mem::take(self.packed);
             self.pack_gradients(layer, &mut bundle);
-            self.slot.experts[layer].arrived = Some(self.pool.copy(BufferKind::Workspace, &bundle));
+            self.slot.experts[layer].arrived = Some(self.pool.copy_varying(BufferKind::Workspace, &bundle));
             *self.packed = bundle;
         }
         self.sort_gradients(layer);
@@ -45,10 +45,10 @@ impl Work<'_> {
         let (wide, gate_wide) = Feed { mlp: experts.mlp, rows: received, hidden, ffn: experts.ffn }.widths();
         let each = self.each_expert(layer);
         let parameters = self.experts.as_deref().expect("the chunk's experts");
-        let mut d_activated = self.pool.take(BufferKind::Workspace, wide);
-        let (mut d_gate, mut d_up) = (self.pool.take(kind, gate_wide), self.pool.take(kind, wide));
-        let mut dx = self.pool.take(BufferKind::Workspace, received * hidden);
-        let mut d_weights = self.pool.take(BufferKind::Workspace, received);
+        let mut d_activated = self.pool.take_varying(BufferKind::Workspace, wide);
+        let (mut d_gate, mut d_up) = (self.pool.take_varying(kind, gate_wide), self.pool.take_varying(kind, wide));
+        let mut dx = self.pool.take_varying(BufferKind::Workspace, received * hidden);
+        let mut d_weights = self.pool.take_varying(BufferKind::Workspace, received);
         let slot = &mut self.slot.experts[layer];
         let take = [&mut slot.gate, &mut slot.up, &mut slot.input_weights];
         let [gate, up, weights] = take.map(|held| held.take().expect("kept by forward"));
@@ -58,7 +58,12 @@ impl Work<'_> {
             let places = parameters.places.experts[layer][expert];
             let inner = rows.start * experts.ffn..rows.end * experts.ffn;
             let outer = rows.start * hidden..rows.end * hidden;
-            feed.backward_activated(places, &parameters.weights, &d_output[outer.clone()], &mut d_activated[inner.clone()]);
+            feed.backward_activated(
+                places,
+                &parameters.weights,
+                &d_output[outer.clone()],
+                &mut d_activated[inner.clone()],
+            );
             let bias = places.down.bias.filter(|_| experts.tensor_index == 0).map(|bias| bias.of(&parameters.weights));
             for row in rows {
                 let (inside, outside) = (row * experts.ffn..(row + 1) * experts.ffn, row * hidden..(row + 1) * hidden);

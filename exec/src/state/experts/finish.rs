@@ -57,6 +57,14 @@ impl Work<'_> {
         Some(d_shared)
     }
 
+    /// The gradient of a gated shared part's output, for the ranks that share the part.
+    pub(in crate::state) fn pack_gated(&mut self, layer: usize, out: &mut Vec<f32>) {
+        let mut gradient = self.gate_gradient(layer);
+        out.clear();
+        out.extend_from_slice(gradient.as_deref().expect("a gated shared part"));
+        self.pool.release(&mut gradient);
+    }
+
     /// Elements of a copy that goes back: with the gradient of its weight on the way down.
     fn each_leaving(&self) -> usize {
         self.dims.hidden + usize::from(!self.upwards())
@@ -113,7 +121,7 @@ impl Work<'_> {
                 slot.statistics.as_mut().expect("contributed before").copy_from_slice(result);
             }
             (UnitTensor::Dispatched, _) | (UnitTensor::ExpertInput, CollectiveKind::AllGather) => {
-                let arrived = self.pool.copy(BufferKind::Communication, result);
+                let arrived = self.pool.copy_varying(BufferKind::Communication, result);
                 assert!(self.slot.experts[layer].arrived.replace(arrived).is_none(), "copies arrived twice");
             }
             (UnitTensor::ExpertInput, _) => {

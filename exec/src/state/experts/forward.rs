@@ -32,7 +32,7 @@ impl Work<'_> {
         if !dims.experts().exchanges() {
             let mut bundle = std::mem::take(self.packed);
             self.pack_inputs(layer, &mut bundle);
-            self.slot.experts[layer].arrived = Some(self.pool.copy(BufferKind::Workspace, &bundle));
+            self.slot.experts[layer].arrived = Some(self.pool.copy_varying(BufferKind::Workspace, &bundle));
             *self.packed = bundle;
         }
         self.sort_inputs(layer);
@@ -68,9 +68,9 @@ impl Work<'_> {
         let (wide, gate_wide) = Feed { mlp: experts.mlp, rows: received, hidden, ffn: experts.ffn }.widths();
         let each = self.each_expert(layer);
         let parameters = self.experts.as_deref().expect("the chunk's experts");
-        let mut gate = self.pool.take(BufferKind::Activations, gate_wide);
-        let [mut up, mut activated] = [(); 2].map(|()| self.pool.take(BufferKind::Activations, wide));
-        let mut output = self.pool.take(BufferKind::Workspace, received * hidden);
+        let mut gate = self.pool.take_varying(BufferKind::Activations, gate_wide);
+        let [mut up, mut activated] = [(); 2].map(|()| self.pool.take_varying(BufferKind::Activations, wide));
+        let mut output = self.pool.take_varying(BufferKind::Workspace, received * hidden);
         let slot = &mut self.slot.experts[layer];
         let input = slot.input.as_deref().expect("copies for experts");
         for (expert, rows, feed) in each {

@@ -112,11 +112,7 @@ impl ExpertDimensions {
     }
 
     fn last(&self, tensor: usize, sum: UnitTensor) -> Option<UnitTensor> {
-        if self.shared_ffn > 0 && tensor > 1 {
-            Some(sum)
-        } else {
-            self.last_of_experts()
-        }
+        if self.shared_ffn > 0 && tensor > 1 { Some(sum) } else { self.last_of_experts() }
     }
 
     /// The collective that brings copies back to their tokens.

@@ -112,8 +112,8 @@ impl Work<'_> {
         let slot = &mut self.slot.experts[layer];
         slot.counts = parcels.iter().map(|parcel| parcel[..local].iter().copied().map(whole).collect()).collect();
         let received = slot.received();
-        let mut input = self.pool.take(BufferKind::Activations, received * hidden);
-        let mut weights = self.pool.take(BufferKind::Activations, received);
+        let mut input = self.pool.take_varying(BufferKind::Activations, received * hidden);
+        let mut weights = self.pool.take_varying(BufferKind::Activations, received);
         for CopyRun { parcel, from, to, copies } in runs(&slot.counts) {
             let all: usize = slot.counts[parcel].iter().sum();
             let (of_weights, of_inputs) = parcels[parcel][local..].split_at(all);
@@ -130,7 +130,7 @@ impl Work<'_> {
         let arrived = self.slot.experts[layer].arrived.take().expect("gradients for experts");
         let parcels = self.parcels(&arrived);
         let slot = &mut self.slot.experts[layer];
-        let mut gradient = self.pool.take(kind, slot.received() * hidden);
+        let mut gradient = self.pool.take_varying(kind, slot.received() * hidden);
         for CopyRun { parcel, from, to, copies } in runs(&slot.counts) {
             let rows = &parcels[parcel][from * hidden..][..copies * hidden];
             gradient[to * hidden..][..copies * hidden].copy_from_slice(rows);
@@ -152,7 +152,7 @@ impl Work<'_> {
                 Some(*start - total * each)
             })
             .collect();
-        let mut leaving = self.pool.take(BufferKind::Workspace, slot.received() * each);
+        let mut leaving = self.pool.take_varying(BufferKind::Workspace, slot.received() * each);
         for CopyRun { parcel, from, to, copies } in runs(&slot.counts) {
             let parcel_out = &mut leaving[starts[parcel]..][..totals[parcel] * each];
             let rows_out = match numbers {
@@ -176,7 +176,8 @@ impl Work<'_> {
     /// What the ranks that share experts add up: each one's bundle, padded to the longest.
     pub(super) fn pack_partial(&mut self, layer: usize, each: usize, out: &mut Vec<f32>) {
         let lengths = self.parcel_lengths(layer, each);
-        let bundles: Vec<usize> = lengths.chunks(self.dims.experts().ranks).map(|parcels| parcels.iter().sum()).collect();
+        let bundles: Vec<usize> =
+            lengths.chunks(self.dims.experts().ranks).map(|parcels| parcels.iter().sum()).collect();
         let longest = bundles.iter().copied().max().unwrap_or(0);
         let leaving = self.slot.experts[layer].leaving.as_deref().expect("what experts gave");
         out.clear();
@@ -193,7 +194,7 @@ impl Work<'_> {
     pub(super) fn take_partial(&mut self, layer: usize, each: usize, result: &[f32]) {
         let (ranks, index) = (self.dims.experts().ranks, self.dims.experts().tensor_index);
         let length: usize = self.parcel_lengths(layer, each)[index * ranks..][..ranks].iter().sum();
-        let mine = self.pool.copy(BufferKind::Communication, &result[..length]);
+        let mine = self.pool.copy_varying(BufferKind::Communication, &result[..length]);
         let slot = &mut self.slot.experts[layer];
         self.pool.release(&mut slot.leaving);
         slot.leaving = Some(mine);

@@ -1,13 +1,12 @@
 //! All ranks of a program in one thread, a step of each in turn.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ir::program::{CollectiveKind, Direction, Message, Op, Payload, UnitTensor};
+use ir::program::{CollectiveKind, Direction, Message, Op, Payload};
 use ir::{Bytes, GroupId, MicrobatchId, Rank, VerifiedProgram};
 
-use super::super::{NotFinite, Progress, RankState, Routing, Weights};
-use crate::parcels;
+use super::super::{NotFinite, Progress, RankState, Weights};
 
 type MessageKey = (Rank, Rank, u32, bool, MicrobatchId);
 
@@ -25,11 +24,6 @@ struct Traffic {
     collectives: BTreeMap<(GroupId, Rank, usize), BTreeMap<u32, Vec<f32>>>,
     /// Collectives that a rank completed in a group.
     completed: BTreeMap<(Rank, GroupId), usize>,
-    /// Of each rank, exchanges beside an instruction that computes what they carry, in order.
-    beside: BTreeMap<usize, VecDeque<Op>>,
-    /// Ranks whose instruction has paused, and whether one went on.
-    paused: BTreeSet<usize>,
-    moved: bool,
 }
 
 /// The sequences of an iteration, each of one token more than the sequence length: a noisy but learnable pattern.
@@ -61,11 +55,6 @@ impl Lockstep {
         Ok(self.ranks.iter().filter(first).filter_map(RankState::loss).sum())
     }
 
-    /// From now on choices of experts come from there, or are kept there.
-    pub(super) fn set_routing(&mut self, routing: &Routing) {
-        self.ranks.iter_mut().for_each(|rank| rank.set_routing(routing.clone()));
-    }
-
     /// The losses of the iterations `0..count`.
     pub(super) fn train(&mut self, count: u64) -> Vec<f64> {
         (0..count).map(|iteration| self.iterate(iteration).unwrap()).collect()
@@ -84,8 +73,7 @@ impl Lockstep {
         let (size, microbatches) = (layout.microbatch_size as usize, layout.microbatches as usize);
         for rank in &mut self.ranks {
             rank.begin_iteration(iteration);
-            let sharing = (layout.mesh.context * layout.tensor) as usize;
-            let replica = rank.rank().index() / sharing % layout.data as usize;
+            let replica = rank.rank().index() / layout.tensor as usize % layout.data as usize;
             for microbatch in 0..microbatches {
                 let own = &sequences[(replica * microbatches + microbatch) * size..][..size];
                 let tokens: Vec<u32> = own.iter().flat_map(|s| s[..s.len() - 1].to_vec()).collect();
@@ -107,19 +95,8 @@ impl Lockstep {
         loop {
             let mut moved = false;
             for (index, list) in lists.iter().enumerate() {
-                loop {
-                    while let Some(op) = traffic.beside.get(&index).and_then(|beside| beside.front()).copied() {
-                        if !self.offers(index, op) || !self.step(index, op, &mut traffic)? {
-                            break;
-                        }
-                        traffic.beside.entry(index).or_default().pop_front();
-                        moved = true;
-                    }
-                    let Some(&op) = list.get(counters[index]) else { break };
-                    let waits = traffic.beside.get(&index).is_some_and(|beside| !beside.is_empty());
-                    if !self.offers(index, op) || waits && matches!(op, Op::Collective { .. }) {
-                        traffic.beside.entry(index).or_default().push_back(op);
-                    } else if !self.step(index, op, &mut traffic)? {
+                while let Some(&op) = list.get(counters[index]) {
+                    if !self.step(index, op, &mut traffic)? {
                         break;
                     }
                     counters[index] += 1;
@@ -130,19 +107,11 @@ impl Lockstep {
                 assert!(traffic.messages.is_empty(), "a message was never received");
                 return Ok(());
             }
-            moved |= std::mem::take(&mut traffic.moved);
             assert!(moved, "no rank can go on: {counters:?}");
         }
     }
 
-    fn offers(&self, index: usize, op: Op) -> bool {
-        match op {
-            Op::Collective { kind, payload, .. } => self.ranks[index].offers(kind, payload),
-            _ => true,
-        }
-    }
-
-    /// Carries an instruction out if it can be, as far as it goes.
+    /// Carries an instruction out if it can be.
     fn step(&mut self, index: usize, op: Op, traffic: &mut Traffic) -> Result<bool, NotFinite> {
         let rank = &mut self.ranks[index];
         let here = rank.rank();
@@ -152,17 +121,8 @@ impl Lockstep {
         };
         match op {
             Op::Compute { pass, chunk, units, microbatch } => {
-                if traffic.paused.contains(&index) && !rank.continues(chunk, units, microbatch) {
-                    return Ok(false);
-                }
-                let ended = rank.compute(pass, chunk, units, microbatch)? == Progress::Ended;
-                if ended {
-                    traffic.paused.remove(&index);
-                } else {
-                    traffic.moved = true;
-                    traffic.paused.insert(index);
-                }
-                return Ok(ended);
+                let progress = rank.compute(pass, chunk, units, microbatch)?;
+                assert_eq!(progress, Progress::Ended, "nothing runs beside {op:?}");
             }
             Op::Send { peer, message, bytes } => {
                 let data = rank.outgoing(message).to_vec();
@@ -201,18 +161,8 @@ impl Lockstep {
         if parts.len() < members.len() as usize {
             return false;
         }
-        let given: Vec<&[f32]> = parts.values().map(Vec::as_slice).collect();
-        if kind == CollectiveKind::AllToAll {
-            let mut result = Vec::new();
-            parcels::exchange(&given, own as usize, &mut result);
-            rank.deliver(kind, payload, &result);
-            *count += 1;
-            return true;
-        }
-        let result = join(kind, payload, &given);
-        if let Payload::Activation { tensor, .. } = payload
-            && tensor != UnitTensor::ExpertInput
-        {
+        let result = join(kind, payload, &parts.values().map(Vec::as_slice).collect::<Vec<_>>());
+        if let Payload::Activation { .. } = payload {
             assert_eq!(4 * result.len() as u64, bytes.get(), "{payload:?}");
         }
         let result = match kind {
@@ -221,7 +171,7 @@ impl Lockstep {
                 let part = result.len() / members.len() as usize;
                 &result[own as usize * part..][..part]
             }
-            CollectiveKind::AllToAll => unreachable!("exchanged above"),
+            CollectiveKind::AllToAll => panic!("{payload:?} is exchanged"),
         };
         rank.deliver(kind, payload, result);
         *count += 1;
