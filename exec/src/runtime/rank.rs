@@ -244,6 +244,8 @@ impl<'a, W: Worker> Run<'a, W> {
         let exchange = self.context.transaction(id).exchange;
         let free = |open: &Open| independent(self.context.transaction(open.id).exchange, exchange);
         let offered = match exchange {
+            // What a paused instruction computed is there when its emulated device has had the time.
+            Exchange::Collective(_, payload) if self.stretch.is_some() && self.is_beside(payload) => false,
             Exchange::Collective(kind, payload) => self.worker.offers(kind, payload),
             Exchange::Message(_) => true,
         };
@@ -373,11 +375,30 @@ impl<'a, W: Worker> Run<'a, W> {
         })
     }
 
+    /// Whether an exchange is one that the paused instruction waits for.
+    fn is_beside(&self, payload: Payload) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause else { return false };
+        match (self.context.role().instruction(instruction).op, payload) {
+            (
+                Op::Compute { chunk, units, microbatch, pass: _ },
+                Payload::Activation { chunk: of, unit, microbatch: m, .. },
+            ) => (chunk, microbatch) == (of, m) && (units.start..units.end).contains(&unit),
+            _ => false,
+        }
+    }
+
     /// Whether the instruction that paused has what it waits for, and its device is free.
     fn may_continue(&self) -> bool {
         let Some(Pause { instruction, .. }) = self.pause.filter(|_| self.stretch.is_none()) else { return false };
+        // Data may be copied out of an exchange before they would have arrived over an emulated link.
+        let under_way = self.open.iter().flatten().any(|open| match self.context.transaction(open.id).exchange {
+            Exchange::Collective(_, payload) => self.is_beside(payload),
+            Exchange::Message(_) => false,
+        });
         match self.context.role().instruction(instruction).op {
-            Op::Compute { chunk, units, microbatch, pass: _ } => self.worker.continues(chunk, units, microbatch),
+            Op::Compute { chunk, units, microbatch, pass: _ } => {
+                self.worker.continues(chunk, units, microbatch, under_way)
+            }
             op => unreachable!("{op:?} never pauses"),
         }
     }

@@ -27,8 +27,9 @@ pub(crate) trait Worker {
         units: UnitRange,
         microbatch: MicrobatchId,
     ) -> Result<Progress, NotFinite>;
-    /// Whether a paused pass has what it waits for.
-    fn continues(&self, _chunk: ChunkId, _units: UnitRange, _microbatch: MicrobatchId) -> bool {
+    /// Whether a paused pass has something to go on with; `under_way` says that an exchange beside it has begun and not
+    /// ended, so that what it brings does not count yet.
+    fn continues(&self, _chunk: ChunkId, _units: UnitRange, _microbatch: MicrobatchId, _under_way: bool) -> bool {
         true
     }
     /// Whether what this rank puts into a collective is there; it may not be while an instruction beside it computes it.
@@ -76,8 +77,8 @@ impl Worker for RankState {
     ) -> Result<Progress, NotFinite> {
         self.compute(pass, chunk, units, microbatch).map_err(NotFinite::from)
     }
-    fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId) -> bool {
-        self.continues(chunk, units, microbatch)
+    fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId, under_way: bool) -> bool {
+        self.continues(chunk, units, microbatch, under_way)
     }
     fn offers(&self, kind: CollectiveKind, payload: Payload) -> bool {
         self.offers(kind, payload)

@@ -55,20 +55,21 @@ impl RankState {
         }
     }
 
-    /// Whether an instruction that [paused](super::Progress::Paused) has what it waits for.
+    /// Whether an instruction that [paused](super::Progress::Paused) has something to go on with; what an exchange that is
+    /// still `under_way` brings does not count.
     ///
     /// # Panics
     /// If the rank does not hold the chunk.
     #[must_use]
-    pub fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId) -> bool {
+    pub fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId, under_way: bool) -> bool {
         let local = self.local(chunk);
         let Some(slot) = &self.slots[self.slot_index(local, microbatch)] else { return false };
         let Unit::Attention(layer) = self.program.chunk(chunk).unit(units.start) else { return false };
         let attention = &slot.attention[size(layer - self.program.chunk(chunk).first_layer)];
         match attention.stage {
             Stage::Start | Stage::Projected => true,
-            Stage::Own => attention.gathered.is_some(),
-            Stage::Gradients => attention.dk.is_some(),
+            Stage::Own => !under_way && attention.gathered.is_some(),
+            Stage::Gradients => !under_way && attention.dk.is_some(),
         }
     }
 

@@ -92,8 +92,8 @@ impl Worker for Fake {
         self.note(format!("{} {chunk} {microbatch}", pass.name()), &[]);
         Ok(Progress::Ended)
     }
-    fn continues(&self, _: ChunkId, _: UnitRange, _: MicrobatchId) -> bool {
-        self.pieces < 2 || !self.got.is_empty()
+    fn continues(&self, _: ChunkId, _: UnitRange, _: MicrobatchId, under_way: bool) -> bool {
+        self.pieces < 2 || !under_way && !self.got.is_empty()
     }
     fn offers(&self, _: CollectiveKind, payload: Payload) -> bool {
         self.pieces > 0 || !matches!(payload, Payload::Activation { .. })
