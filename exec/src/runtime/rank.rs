@@ -185,7 +185,8 @@ impl<'a, W: Worker> Run<'a, W> {
             self.take(id);
             moved = true;
         }
-        self.end_stretch();
+        // A device that is free again may let an exchange beside a paused instruction begin.
+        moved |= self.end_stretch();
         Ok(moved || self.left < left)
     }
 
@@ -343,16 +344,14 @@ impl<'a, W: Worker> Run<'a, W> {
         self.sample(now);
     }
 
-    /// Ends the emulated instruction whose time is over.
-    fn end_stretch(&mut self) {
-        let Some(stretch) = self.stretch else { return };
+    /// Ends the emulated instruction (or the piece of one) whose time is over, if it is.
+    fn end_stretch(&mut self) -> bool {
         let now = self.epoch.elapsed();
-        if now >= stretch.until {
-            self.stretch = None;
-            if stretch.ends {
-                self.finish(stretch.instruction, stretch.issued, stretch.start, now);
-            }
+        let Some(stretch) = self.stretch.take_if(|stretch| now >= stretch.until) else { return false };
+        if stretch.ends {
+            self.finish(stretch.instruction, stretch.issued, stretch.start, now);
         }
+        true
     }
 
     /// A compute instruction that may begin: its stream, itself, and since when.

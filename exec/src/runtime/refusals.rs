@@ -225,7 +225,8 @@ fn sharing(program: &Program) -> Vec<Problem> {
     let zero = format!("the CPU executor has no ZeRO-{}", layout.zero.number());
     refuse(deep, "zero", zero, "set zero = 0 or zero = 1");
     let hybrid = layout.zero != ZeroStage::Zero0 && layout.shard() != layout.replicas();
-    let part = format!("the CPU executor divides state over all {} replicas, not over {}", layout.data, layout.shard());
+    let (all, over) = (layout.replicas(), layout.shard());
+    let part = format!("the CPU executor divides state over all {all} replicas, not over {over}");
     refuse(hybrid, "shard", part, "leave it out");
     let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
     refuse(sharing.prefetch, "prefetch", serial("the gathering of parameters"), "set it to false");
