@@ -96,8 +96,8 @@ fn repeating(routing: &Arc<RecordedRouting>) -> CpuOptions {
     CpuOptions { routing: Routing::Replay(Arc::clone(routing)), ..CpuOptions::default() }
 }
 
-/// The same over sequences and experts that are divided, with the one rank's choices of experts. The most seen over 500 seeds
-/// is MOST_LOSS (gradient norms MOST_NORM of 1e-3).
+/// The same over sequences and experts that are divided, with the one rank's choices of experts. The most seen over 120 seeds
+/// is 4.5e-7 (gradient norms 6.7e-6 of 1e-3).
 #[test]
 fn divided_sequences_and_experts_train_as_one_rank_does() {
     let mut most = (0.0f64, 0.0f64);
