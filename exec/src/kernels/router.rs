@@ -183,7 +183,7 @@ mod tests {
                 let d_weights = cases.values(tokens * active, 1.0);
                 let balance = cases.values(experts, 1.0);
                 let mut d_logits = vec![f32::NAN; logits.len()];
-                let row = |token: usize| (token % 2 == 0).then_some(&balance[..]);
+                let row = |token: usize| token.is_multiple_of(2).then_some(&balance[..]);
                 let mine = (&chosen[..], &weights[..]);
                 router_backward(router, (&scores, experts), mine, &d_weights, row, &mut d_logits);
                 for token in 0..tokens {
