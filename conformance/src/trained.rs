@@ -3,7 +3,7 @@
 
 use ir::{
     BranchNorms, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, ParallelBranches, Plan, Positions,
-    Precision, QueryKeyNorm, Recompute, ZeroStage,
+    Precision, QueryKeyNorm, Recompute, Workload, ZeroStage,
 };
 
 use crate::dice::Dice;
@@ -21,16 +21,64 @@ impl Case {
             if dice.chance(60) {
                 vary(&mut dice, &mut case.model, case.plan.tensor);
             }
-            if dice.chance(40) {
-                let recipe = &mut case.workload.recipe;
-                case.workload.precision = Precision::Bf16;
-                recipe.reduced_gradients = dice.pick(&[GradientFormat::Fp32, GradientFormat::Half]);
-                recipe.gradients = dice.pick(&[GradientFormat::Fp32, GradientFormat::Fp32, GradientFormat::Half]);
-            }
+            halve(&mut dice, &mut case.workload);
             if case.is_legal() {
                 return case;
             }
         }
+    }
+
+    /// The same of a [`tiny_wide`](Self::tiny_wide) case, but for what the executor refuses with experts or sequences that
+    /// ranks share.
+    #[must_use]
+    pub fn trained_wide(seed: u64, ranks: u32) -> Self {
+        let mut dice = Dice::new(seed ^ 0x30e1_57a6);
+        loop {
+            let mut case = Self::tiny_wide(dice.next(), ranks);
+            share(&mut dice, &mut case.plan);
+            recompute(&mut dice, &mut case.plan);
+            let plan = &mut case.plan;
+            if plan.sharing.shard.is_some() {
+                plan.sharing.shard = Some(dice.pick(&[2, plan.replicas()]));
+            }
+            for stage in plan.stages.iter_mut().filter(|stage| stage.recompute == Recompute::Operations) {
+                stage.recompute = Recompute::Selective;
+            }
+            let routed = case.model.variants.experts.is_some();
+            plan.sharing.offload_activations &= !routed;
+            if routed {
+                vary_routed(&mut dice, &mut case.model);
+            } else if dice.chance(60) {
+                vary(&mut dice, &mut case.model, case.plan.tensor);
+            }
+            halve(&mut dice, &mut case.workload);
+            if case.plan.world() <= u64::from(ranks) && case.is_legal() {
+                return case;
+            }
+        }
+    }
+}
+
+/// Half precision, now and then.
+fn halve(dice: &mut Dice, workload: &mut Workload) {
+    if dice.chance(40) {
+        workload.precision = Precision::Bf16;
+        workload.recipe.reduced_gradients = dice.pick(&[GradientFormat::Fp32, GradientFormat::Half]);
+        workload.recipe.gradients = dice.pick(&[GradientFormat::Fp32, GradientFormat::Fp32, GradientFormat::Half]);
+    }
+}
+
+/// What layers may have beside experts.
+fn vary_routed(dice: &mut Dice, model: &mut Model) {
+    model.mlp = dice.pick(&[MlpKind::Gelu, MlpKind::SwiGlu, MlpKind::GeGlu]);
+    let variants = &mut model.variants;
+    variants.exact_gelu = dice.chance(50);
+    variants.query_key_norm = dice.pick(&[QueryKeyNorm::None, QueryKeyNorm::Head]);
+    variants.experts.as_mut().expect("a routed model").mlp = dice.pick(&[model.mlp, MlpKind::GeGlu]);
+    if dice.chance(40) {
+        variants.pattern.iter_mut().for_each(|run| run.mixer = dice.pick(&[Mixer::Attention, Mixer::Window]));
+        let windows = variants.pattern.iter().any(|run| run.mixer == Mixer::Window);
+        variants.window = windows.then(|| dice.within(1, 6));
     }
 }
 

@@ -31,6 +31,7 @@
 pub mod data;
 pub mod kernels;
 pub mod measure;
+mod parcels;
 pub mod runtime;
 pub mod state;
 

@@ -29,6 +29,7 @@ pub mod matmul;
 pub mod norm;
 pub mod optimizer;
 pub mod rope;
+pub mod router;
 #[cfg(test)]
 mod testing;
 

@@ -98,10 +98,14 @@ impl Backend for CpuBackend {
         let dataset = Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed)
             .map_err(|problem| BackendError::Unsupported(vec![problem]))?;
         let carried = self.carried_over(&program.model).map(Arc::new);
-        let initial = self.options.initial.clone();
+        let (initial, routing) = (self.options.initial.clone(), self.options.routing.clone());
         let build = {
             let program = Arc::clone(&program);
-            move |rank| build(&program, rank, carried.as_deref(), initial.as_deref())
+            move |rank| {
+                let mut state = build(&program, rank, carried.as_deref(), initial.as_deref());
+                state.set_routing(routing.clone());
+                state
+            }
         };
         let flat = Arc::new(Program::clone(&program));
         let feed = {
@@ -151,10 +155,10 @@ fn build(
     state
 }
 
-/// Index of a rank among the replicas and in its tensor group.
+/// Index of a rank's replica and in its tensor group.
 fn place(program: &Program, rank: Rank) -> (u32, u32) {
     let layout = &program.layout;
-    (rank.raw() / layout.tensor % layout.data, rank.raw() % layout.tensor)
+    (rank.raw() / (layout.mesh.context * layout.tensor) % layout.data, rank.raw() % layout.tensor)
 }
 
 /// The sequences of a microbatch: replica `r` takes the `r`-th of equal contiguous parts of the global batch, and
@@ -170,7 +174,7 @@ fn batch(program: &Program, dataset: &Dataset, rank: Rank, iteration: u64, micro
     batch
 }
 
-/// The sum of the replicas' shares, in order.
+/// The sum of the shares of all ranks that look at other tokens, in order.
 fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
     let ranks = reports
         .iter()

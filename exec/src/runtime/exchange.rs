@@ -68,7 +68,7 @@ pub(super) struct Exchanges {
     /// Of each rank and stream: transactions that have ended, and when the last did.
     cursors: Vec<[(usize, u64); STREAMS]>,
     network: Network,
-    /// Tensors to use again, by length.
+    /// Tensors to use again, by the power of two that they have room for: what experts exchange varies in length.
     pool: BTreeMap<usize, Vec<Vec<f32>>>,
     epoch: Epoch,
     /// Ranks that something happened to since they last looked.
@@ -211,7 +211,8 @@ impl Exchanges {
     }
     /// An empty tensor with room for `length` elements.
     pub(super) fn tensor(&mut self, length: usize) -> Vec<f32> {
-        self.pool.get_mut(&length).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(length))
+        let room = length.next_power_of_two();
+        self.pool.get_mut(&room).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(room))
     }
     /// The first end of a transaction that others wait for: reached by some, not by it.
     pub(super) fn missing_end(&self) -> Option<EndId> {
@@ -223,9 +224,9 @@ impl Exchanges {
     }
     fn recycle(&mut self, tensor: Tensor) {
         if let Some(mut tensor) = Arc::into_inner(tensor) {
-            let length = tensor.len();
             tensor.clear();
-            self.pool.entry(length).or_default().push(tensor);
+            let room = tensor.capacity().checked_ilog2().map_or(1, |power| 1 << power);
+            self.pool.entry(room).or_default().push(tensor);
         }
     }
     /// Marks an end as reached if it has arrived and heads its stream; begins the transaction if it was the last.

@@ -26,6 +26,12 @@
 //!   data out is free, and ends when that rank has its data. Its copies and sums are CPU time of the ranks.
 //! * On an emulated link it starts when all ends are there and lasts exactly as long as the link says; the copies are
 //!   made meanwhile if the rank has nothing else to do, and otherwise lie between two spans of its compute stream.
+//! * Attention whose keys and values go round the ranks pauses while it waits for them: its span lasts from its start to its
+//!   end. Where an exchange stands before the instruction that computes what it carries (keys and values that are gathered,
+//!   heads for tokens), that is computed when the exchange begins, between two compute spans; what only needs to be added up
+//!   or multiplied once an exchange has ended is computed when its data are taken.
+//! * Exchanges with experts carry as many copies as the router says; on an emulated link they last as long as those of the
+//!   program, which knows only the mean.
 //! * A copy to or from host memory is a copy in memory by the rank's thread, before or after a compute instruction that it
 //!   would run beside on a device with a copy engine; an emulated device's slowdown does not stretch it.
 //! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) after each instruction, and the most

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ir::{InstructionId, Rank};
 
-use crate::state::Weights;
+use crate::state::{Routing, Weights};
 
 /// Settings of a [`crate::CpuBackend`].
 #[derive(Clone, Debug)]
@@ -18,13 +18,21 @@ pub struct CpuOptions {
     pub interrupt: Arc<AtomicBool>,
     /// Weights to begin with; `None` draws them from the workload's seed.
     pub initial: Option<Arc<Weights>>,
+    /// Where choices of experts come from: comparisons of divisions repeat those of one run.
+    pub routing: Routing,
     /// What goes wrong on purpose.
     pub faults: Vec<Fault>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { stall_timeout: Duration::from_secs(60), interrupt: Arc::default(), initial: None, faults: Vec::new() }
+        Self {
+            stall_timeout: Duration::from_secs(60),
+            interrupt: Arc::default(),
+            initial: None,
+            routing: Routing::Free,
+            faults: Vec::new(),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use super::reduce;
 use super::script::{self, EndId, Exchange, RankScript, STREAMS, Script, Transaction};
 use super::shared::{Report, Shared, State};
 use super::worker::{NotFinite, Worker};
+use crate::state::Progress;
 
 /// The stream of copies to and from host memory.
 const HOST: usize = script::stream_index(Stream::Host);
@@ -73,6 +74,16 @@ struct Stretch {
     issued: u64,
     start: u64,
     until: u64,
+    /// Whether the instruction ends then, else it is paused.
+    ends: bool,
+}
+
+/// A compute instruction that waits for an exchange beside it before it goes on.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    instruction: InstructionId,
+    issued: u64,
+    start: u64,
 }
 
 /// An end that has arrived and not been seen to end.
@@ -96,6 +107,7 @@ pub(super) struct Run<'a, W> {
     next: [usize; STREAMS],
     open: [VecDeque<Open>; STREAMS],
     stretch: Option<Stretch>,
+    pause: Option<Pause>,
     /// When this thread last ended a compute instruction's work or a copy out of a transaction.
     free: u64,
     memory: Vec<(SimTime, Bytes)>,
@@ -119,6 +131,7 @@ impl<'a, W: Worker> Run<'a, W> {
             next: [0; STREAMS],
             open: Default::default(),
             stretch: None,
+            pause: None,
             free: 0,
             memory,
             scratch,
@@ -133,7 +146,18 @@ impl<'a, W: Worker> Run<'a, W> {
                 continue;
             }
             match self.next_compute() {
-                Some((stream, id, issued)) => self.compute(stream, id, issued)?,
+                Some((stream, id, issued)) => {
+                    self.next[stream] += 1;
+                    let start = self.epoch.elapsed();
+                    self.context.shared.beats[self.context.rank.index()].work(id, start);
+                    self.inject_faults(id)?;
+                    self.compute(Pause { instruction: id, issued, start })?;
+                }
+                None if self.may_continue() => {
+                    let pause = self.pause.take().expect("a pause to continue from");
+                    self.context.shared.beats[self.context.rank.index()].work(pause.instruction, self.epoch.elapsed());
+                    self.compute(pause)?;
+                }
                 None if self.left > 0 => self.wait()?,
                 None => {}
             }
@@ -165,7 +189,8 @@ impl<'a, W: Worker> Run<'a, W> {
             self.take(id);
             moved = true;
         }
-        self.end_stretch();
+        // A device that is free again may let an exchange beside a paused instruction begin.
+        moved |= self.end_stretch();
         Ok(moved || self.left < left)
     }
 
@@ -223,7 +248,13 @@ impl<'a, W: Worker> Run<'a, W> {
         }
         let exchange = self.context.transaction(id).exchange;
         let free = |open: &Open| independent(self.context.transaction(open.id).exchange, exchange);
-        self.open[stream].iter().all(free).then_some(id)
+        let offered = match exchange {
+            // What a paused instruction computed is there when its emulated device has had the time.
+            Exchange::Collective(_, payload) if self.stretch.is_some() && self.is_beside(payload) => false,
+            Exchange::Collective(kind, payload) => self.worker.offers(kind, payload),
+            Exchange::Message(_) => true,
+        };
+        (offered && self.open[stream].iter().all(free)).then_some(id)
     }
 
     /// Puts this rank's part into a transaction; the last giver makes the whole.
@@ -300,7 +331,7 @@ impl<'a, W: Worker> Run<'a, W> {
             (Exchange::Message(message), Data::Parts(parts)) => self.worker.incoming(message, &parts[0]),
             (Exchange::Collective(kind, payload), Data::Whole(whole)) => self.worker.deliver(kind, payload, whole),
             (Exchange::Collective(kind, payload), Data::Parts(parts)) => {
-                reduce::part(payload, parts, id.end, self.scratch);
+                reduce::part(kind, payload, parts, id.end, self.scratch);
                 self.worker.deliver(kind, payload, self.scratch);
             }
             (Exchange::Message(_), Data::Whole(_)) => unreachable!("a message has one part"),
@@ -317,14 +348,14 @@ impl<'a, W: Worker> Run<'a, W> {
         self.sample(now);
     }
 
-    /// Ends the emulated instruction whose time is over.
-    fn end_stretch(&mut self) {
-        let Some(stretch) = self.stretch else { return };
+    /// Ends the emulated instruction (or the piece of one) whose time is over, if it is.
+    fn end_stretch(&mut self) -> bool {
         let now = self.epoch.elapsed();
-        if now >= stretch.until {
-            self.stretch = None;
+        let Some(stretch) = self.stretch.take_if(|stretch| now >= stretch.until) else { return false };
+        if stretch.ends {
             self.finish(stretch.instruction, stretch.issued, stretch.start, now);
         }
+        true
     }
 
     /// A compute instruction that may begin: its stream, itself, and since when.
@@ -346,32 +377,64 @@ impl<'a, W: Worker> Run<'a, W> {
         })
     }
 
-    fn compute(&mut self, stream: usize, id: InstructionId, issued: u64) -> Result<(), Stop> {
-        self.next[stream] += 1;
-        let start = self.epoch.elapsed();
-        self.context.shared.beats[self.context.rank.index()].work(id, start);
-        self.inject_faults(id)?;
+    /// Whether an exchange is one that the paused instruction waits for.
+    fn is_beside(&self, payload: Payload) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause else { return false };
+        match (self.context.role().instruction(instruction).op, payload) {
+            (
+                Op::Compute { chunk, units, microbatch, pass: _ },
+                Payload::Activation { chunk: of, unit, microbatch: m, .. },
+            ) => (chunk, microbatch) == (of, m) && (units.start..units.end).contains(&unit),
+            _ => false,
+        }
+    }
+
+    /// Whether the instruction that paused has what it waits for, and its device is free.
+    fn may_continue(&self) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause.filter(|_| self.stretch.is_none()) else { return false };
+        // Data may be copied out of an exchange before they would have arrived over an emulated link.
+        let under_way = self.open.iter().flatten().any(|open| match self.context.transaction(open.id).exchange {
+            Exchange::Collective(_, payload) => self.is_beside(payload),
+            Exchange::Message(_) => false,
+        });
+        match self.context.role().instruction(instruction).op {
+            Op::Compute { chunk, units, microbatch, pass: _ } => {
+                self.worker.continues(chunk, units, microbatch, under_way)
+            }
+            op => unreachable!("{op:?} never pauses"),
+        }
+    }
+
+    /// Begins an instruction that has just started, or goes on with one that paused.
+    fn compute(&mut self, begun: Pause) -> Result<(), Stop> {
+        let Pause { instruction: id, issued, start } = begun;
         let before = thread_cpu();
-        match self.context.role().instruction(id).op {
+        let from = self.epoch.elapsed();
+        let op = self.context.role().instruction(id).op;
+        let progress = match op {
             Op::Compute { pass, chunk, units, microbatch } => self.worker.compute(pass, chunk, units, microbatch),
-            Op::GradientNorm => self.worker.gradient_norm(),
-            Op::Optimizer => self.worker.optimizer(),
+            Op::GradientNorm => self.worker.gradient_norm().map(|()| Progress::Ended),
+            Op::Optimizer => self.worker.optimizer().map(|()| Progress::Ended),
             Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
             Op::HostCopy { what, out, .. } => {
                 self.worker.host_copy(what, out);
-                Ok(())
+                Ok(Progress::Ended)
             }
         }
         .map_err(Stop::NotFinite)?;
         let used = thread_cpu() - before;
         self.free = self.epoch.elapsed();
         self.sample(self.free);
-        if self.context.slowdown > 1.0 && stream != HOST {
+        let pauses = progress == Progress::Paused;
+        if pauses {
+            self.pause = Some(begun);
+        }
+        if self.context.slowdown > 1.0 && !matches!(op, Op::HostCopy { .. }) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
-            let until = start.saturating_add((used as f64 * self.context.slowdown) as u64);
-            self.stretch = Some(Stretch { instruction: id, issued, start, until });
+            let until = from.saturating_add((used as f64 * self.context.slowdown) as u64);
+            self.stretch = Some(Stretch { instruction: id, issued, start, until, ends: !pauses });
             self.end_stretch();
-        } else {
+        } else if !pauses {
             self.finish(id, issued, start, self.free);
         }
         Ok(())
@@ -460,13 +523,14 @@ fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
 
 /// Whether the data of a transaction are final before its predecessor on the stream has ended.
 fn independent(previous: Exchange, next: Exchange) -> bool {
-    let chunk = |exchange| match exchange {
-        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some(chunk),
+    let parameters = |exchange| match exchange {
+        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some((chunk, false)),
+        Exchange::Collective(_, Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk }) => {
+            Some((chunk, true))
+        }
         Exchange::Collective(
             _,
             Payload::Activation { .. }
-            | Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
             | Payload::UnitParameters { .. }
             | Payload::UnitGradients { .. }
             | Payload::ReplicatedGradients
@@ -484,7 +548,7 @@ fn independent(previous: Exchange, next: Exchange) -> bool {
         Exchange::Message(_) => true,
         Exchange::Collective(..) if of_units(next) => of_units(previous),
         Exchange::Collective(..) => {
-            chunk(next).is_some_and(|next| chunk(previous).is_some_and(|previous| previous != next))
+            parameters(next).is_some_and(|next| parameters(previous).is_some_and(|previous| previous != next))
         }
     }
 }

@@ -4,7 +4,7 @@ use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId};
 
 use super::snapshot::Snapshot;
-use crate::state::{self, RankState};
+use crate::state::{self, Progress, RankState};
 
 /// Something that was not a finite number, in words that name the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,14 +19,23 @@ pub(crate) trait Worker {
     fn begin_iteration(&mut self, iteration: u64);
     /// Tokens and targets of one microbatch, `[microbatch size, sequence length]` each, row-major.
     fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]);
-    /// One pass over consecutive units of a chunk.
+    /// One pass over consecutive units of a chunk. Asked again, once it [`continues`](Self::continues), where it pauses.
     fn compute(
         &mut self,
         pass: Pass,
         chunk: ChunkId,
         units: UnitRange,
         microbatch: MicrobatchId,
-    ) -> Result<(), NotFinite>;
+    ) -> Result<Progress, NotFinite>;
+    /// Whether a paused pass has something to go on with; `under_way` says that an exchange beside it has begun and not
+    /// ended, so that what it brings does not count yet.
+    fn continues(&self, _chunk: ChunkId, _units: UnitRange, _microbatch: MicrobatchId, _under_way: bool) -> bool {
+        true
+    }
+    /// Whether what this rank puts into a collective is there; it may not be while an instruction beside it computes it.
+    fn offers(&self, _kind: CollectiveKind, _payload: Payload) -> bool {
+        true
+    }
     /// What this rank puts into a collective: the whole buffer for reductions, its own part for a gather.
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32];
     /// What this rank gets out of a collective: the sum, its part of the sum, or all parts in group order.
@@ -71,8 +80,14 @@ impl Worker for RankState {
         chunk: ChunkId,
         units: UnitRange,
         microbatch: MicrobatchId,
-    ) -> Result<(), NotFinite> {
+    ) -> Result<Progress, NotFinite> {
         self.compute(pass, chunk, units, microbatch).map_err(NotFinite::from)
+    }
+    fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId, under_way: bool) -> bool {
+        self.continues(chunk, units, microbatch, under_way)
+    }
+    fn offers(&self, kind: CollectiveKind, payload: Payload) -> bool {
+        self.offers(kind, payload)
     }
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         self.contribution(kind, payload)

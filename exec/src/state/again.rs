@@ -66,7 +66,7 @@ impl Work<'_> {
         let _finite = self.norm_forward(sublayer).is_ok();
         let kept = &mut self.slot.mlp[layer];
         let (gate, up) = (kept.gate.take(), kept.up.take());
-        let up = up.unwrap_or_else(|| self.project_in(layer, self.parameters.places.mlp[layer].up));
+        let up = up.unwrap_or_else(|| self.project_in(layer, self.parameters.places.dense(layer).up));
         let activated = self.activate(gate.as_deref(), &up);
         if self.has_norm_after() {
             let branch = self.project_down(layer, &activated);

@@ -3,10 +3,11 @@
 use ir::program::BufferKind;
 use ir::{QueryKeyNorm, Recompute};
 
+use super::Progress;
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
 use super::places::{LinearPlaces, Place};
-use super::slot::Sum;
+use super::slot::{Stage, Sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
 use crate::kernels::attention::{Attention, AttentionGradients, AttentionSaved, attention_backward, attention_forward};
@@ -33,7 +34,7 @@ impl Work<'_> {
     }
 
     /// The core's sizes in a layer of the chunk.
-    fn core(&self, layer: usize) -> Attention {
+    pub(super) fn core(&self, layer: usize) -> Attention {
         let layer = u32::try_from(layer).expect("layers are u32");
         self.dims.attention_of(self.first_layer + layer)
     }
@@ -61,7 +62,9 @@ impl Work<'_> {
             *statistics = Some(head_norm(dims, norm.of(&self.parameters.weights), &mut x, before, self.pool));
         }
         if let Some(table) = &dims.rotary {
-            rotate(table, &mut x, heads, dims.sequence_length, 0);
+            for (first, x) in dims.context.each_mut(&mut x) {
+                rotate(table, x, heads, dims.context.length, first);
+            }
             dims.formats.round(&mut x);
         }
         x
@@ -76,11 +79,27 @@ impl Work<'_> {
         branch
     }
 
-    pub(super) fn attention_forward(&mut self, layer: usize) -> Result<(), Suspect> {
-        let (dims, discards, core) = (self.dims, self.discards(), self.core(layer));
-        let (sublayer, formats) = (2 * layer, dims.formats);
+    pub(super) fn attention_forward(&mut self, layer: usize) -> Result<Progress, Suspect> {
+        if let Some(method) = self.shared_sequences() {
+            return self.context_forward(layer, method);
+        }
+        self.attention_project(layer);
+        let (dims, core) = (self.dims, self.core(layer));
+        let slot = &mut self.slot.attention[layer];
+        let [q, k, v] = [&slot.q, &slot.k, &slot.v].map(|held| held.as_deref().expect("just projected"));
+        let mut out = self.pool.take(BufferKind::Activations, q.len());
+        let mut lse = self.pool.take_single(BufferKind::Activations, dims.tokens * dims.query_heads);
+        attention_forward(core, q, k, v, &mut out, &mut lse, self.attention);
+        (slot.out, slot.lse) = (Some(out), Some(lse));
+        self.attention_finish(layer)?;
+        Ok(Progress::Ended)
+    }
+
+    /// Queries, keys and values of this rank's tokens; queries and keys normed, if the model does that, and rotated.
+    pub(super) fn attention_project(&mut self, layer: usize) {
+        let (dims, shapes) = (self.dims, self.attention_shapes());
         let places = self.parameters.places.attention[layer];
-        let q = self.project(layer, self.attention_shapes().query, places.q);
+        let q = self.project(layer, shapes.query, places.q);
         let k = self.project_key(layer, places.k);
         let v = self.project_key(layer, places.v);
         let norms = places.query_key_norm.map_or([None; 2], |norms| norms.map(Some));
@@ -88,52 +107,45 @@ impl Work<'_> {
         let [q_raw, k_raw, q_statistics, k_statistics] = &mut raw;
         let q = self.turn(dims.query_heads, norms[0], q, [q_raw, q_statistics]);
         let k = self.turn(dims.kv_heads, norms[1], k, [k_raw, k_statistics]);
-        let mut out = self.pool.take(BufferKind::Activations, q.len());
-        let mut lse = self.pool.take_single(BufferKind::Activations, dims.tokens * dims.query_heads);
-        attention_forward(core, &q, &k, &v, &mut out, &mut lse, self.attention);
-        formats.round(&mut out);
-        let branch = self.project_out(layer, &out);
+        let slot = &mut self.slot.attention[layer];
+        (slot.q, slot.k, slot.v, slot.raw, slot.stage) = (Some(q), Some(k), Some(v), raw, Stage::Projected);
+    }
 
+    /// The core's output is there: the projection, as the branch.
+    pub(super) fn attention_finish(&mut self, layer: usize) -> Result<(), Suspect> {
+        let (sublayer, discards) = (2 * layer, self.discards());
+        let mut out = self.slot.attention[layer].out.take().expect("the core's output");
+        self.dims.formats.round(&mut out);
+        let branch = self.project_out(layer, &out);
+        let slot = &mut self.slot.attention[layer];
+        (slot.out, slot.stage) = (Some(out), Stage::Start);
         if discards {
-            for held in [q, k, v, out, lse].into_iter().chain(raw.into_iter().flatten()) {
-                self.pool.give(held);
-            }
-        } else {
-            let slot = &mut self.slot.attention[layer];
-            (slot.q, slot.k, slot.v, slot.out, slot.raw) = (Some(q), Some(k), Some(v), Some(out), raw);
-            match self.recompute {
-                Recompute::Selective => self.pool.give(lse),
-                Recompute::None | Recompute::Operations | Recompute::Full => slot.lse = Some(lse),
-            }
-            self.release_cheap_attention(layer);
+            slot.release(self.pool);
+        } else if self.recompute == Recompute::Selective {
+            self.pool.release(&mut slot.lse);
         }
+        self.release_cheap_attention(layer);
         self.release_after_forward(sublayer);
         let branch = self.after_body(sublayer, branch);
         self.leave_branch(branch, "output of attention")
     }
 
     /// Leaves the gradient of the normed input, partial over the tensor group.
-    pub(super) fn attention_backward_input(&mut self, layer: usize) {
-        let (dims, shapes, kind, core) = (self.dims, self.attention_shapes(), self.gradient_kind(), self.core(layer));
-        let formats = dims.formats;
-        self.attention_again(layer);
-        self.keep_output_gradient(2 * layer);
-        let places = self.parameters.places.attention[layer];
-        let weights = &self.parameters.weights;
-        let d_branch = self.slot.output_gradient(2 * layer);
-        let mut d_out = self.pool.take(BufferKind::Workspace, dims.tokens * dims.query_width);
-        places.projection.backward_input(shapes.projection, weights, d_branch, Store::Overwrite, &mut d_out);
-        formats.round(&mut d_out);
-
+    pub(super) fn attention_backward_input(&mut self, layer: usize) -> Progress {
+        if let Some(method) = self.shared_sequences() {
+            return self.context_backward(layer, method);
+        }
+        self.attention_output_gradient(layer);
+        let (dims, kind, core) = (self.dims, self.gradient_kind(), self.core(layer));
         let slot = &mut self.slot.attention[layer];
-        let [q, k, v]: [Held; 3] =
-            [&mut slot.q, &mut slot.k, &mut slot.v].map(|held| held.take().expect("kept by forward"));
+        let [q, k, v, d_out]: [Held; 4] =
+            [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.d_out].map(|held| held.take().expect("kept by forward"));
         let out = slot.out.as_mut().expect("kept by forward");
         let lse = slot.lse.take().unwrap_or_else(|| {
             // Selective recomputation: the core of attention again.
             let mut lse = self.pool.take_single(BufferKind::Workspace, dims.tokens * dims.query_heads);
             attention_forward(core, &q, &k, &v, out, &mut lse, self.attention);
-            formats.round(out);
+            dims.formats.round(out);
             lse
         });
         let mut dq = self.pool.take(kind, q.len());
@@ -141,14 +153,44 @@ impl Work<'_> {
         let saved = AttentionSaved { q: &q, k: &k, v: &v, out, lse: &lse };
         let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
         attention_backward(core, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
-        if let Some(table) = &dims.rotary {
-            rotate_back(table, &mut dq, dims.query_heads, dims.sequence_length, 0);
-            rotate_back(table, &mut dk, dims.kv_heads, dims.sequence_length, 0);
-        }
-        [&mut dq, &mut dk, &mut dv].into_iter().for_each(|gradient| formats.round(gradient));
         for held in [q, k, v, lse, d_out] {
             self.pool.give(held);
         }
+        (slot.dq, slot.dk, slot.dv) = (Some(dq), Some(dk), Some(dv));
+        self.attention_input_gradient(layer);
+        Progress::Ended
+    }
+
+    /// The gradient of the core's output.
+    pub(super) fn attention_output_gradient(&mut self, layer: usize) {
+        let (dims, shapes) = (self.dims, self.attention_shapes());
+        self.attention_again(layer);
+        self.keep_output_gradient(2 * layer);
+        let places = self.parameters.places.attention[layer];
+        let d_branch = self.slot.output_gradient(2 * layer);
+        let mut d_out = self.pool.take(BufferKind::Workspace, dims.tokens * dims.query_width);
+        let weights = &self.parameters.weights;
+        places.projection.backward_input(shapes.projection, weights, d_branch, Store::Overwrite, &mut d_out);
+        dims.formats.round(&mut d_out);
+        self.slot.attention[layer].d_out = Some(d_out);
+    }
+
+    /// From the gradients of rotated queries and keys, and of values, that of the normed input.
+    pub(super) fn attention_input_gradient(&mut self, layer: usize) {
+        let (dims, shapes, formats) = (self.dims, self.attention_shapes(), self.dims.formats);
+        let places = self.parameters.places.attention[layer];
+        let weights = &self.parameters.weights;
+        let slot = &mut self.slot.attention[layer];
+        let [mut dq, mut dk, mut dv]: [Held; 3] =
+            [&mut slot.dq, &mut slot.dk, &mut slot.dv].map(|held| held.take().expect("the core's gradients"));
+        if let Some(table) = &dims.rotary {
+            for (x, heads) in [(&mut dq, dims.query_heads), (&mut dk, dims.kv_heads)] {
+                for (first, x) in dims.context.each_mut(x) {
+                    rotate_back(table, x, heads, dims.context.length, first);
+                }
+            }
+        }
+        [&mut dq, &mut dk, &mut dv].into_iter().for_each(|gradient| formats.round(gradient));
         if let Some(norms) = places.query_key_norm {
             let raw = &slot.raw;
             let normed = norms.map(|norm| norm.of(weights));
@@ -161,7 +203,7 @@ impl Work<'_> {
         places.k.backward_input(shapes.key, weights, &dk, Store::Accumulate, &mut dx);
         places.v.backward_input(shapes.key, weights, &dv, Store::Accumulate, &mut dx);
         formats.round(&mut dx);
-        (slot.dq, slot.dk, slot.dv) = (Some(dq), Some(dk), Some(dv));
+        (slot.dq, slot.dk, slot.dv, slot.stage) = (Some(dq), Some(dk), Some(dv), Stage::Start);
         self.slot.sublayers[2 * layer].input_gradient = Some(Sum { data: dx, whole: dims.alone() });
     }
 

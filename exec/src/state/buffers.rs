@@ -21,6 +21,8 @@ pub(super) struct Held {
     kind: BufferKind,
     /// Bytes that each value counts.
     element: u64,
+    /// Whether its length varies from use to use.
+    varying: bool,
 }
 
 impl Held {
@@ -47,12 +49,14 @@ impl DerefMut for Held {
 }
 
 /// Free buffers by length, and the count of those in use. It never holds more than was once in use at the same time
-/// of each length.
+/// of each length; of lengths that vary, of each power of two.
 #[derive(Debug)]
 pub(super) struct Pool {
     /// Bytes of an activation.
     element: u64,
     free: BTreeMap<usize, Vec<Vec<f32>>>,
+    /// Those whose length varies, by the power of two that they have room for.
+    varying: BTreeMap<usize, Vec<Vec<f32>>>,
     in_use: [u64; BufferKind::ALL.len()],
     highest: u64,
     at_highest: [u64; BufferKind::ALL.len()],
@@ -64,7 +68,8 @@ impl Pool {
     /// Nothing in use, of a training whose activations have `element` bytes.
     pub(super) fn new(element: u64) -> Self {
         let none = [0; BufferKind::ALL.len()];
-        Self { element, free: BTreeMap::new(), in_use: none, highest: 0, at_highest: none, lately: 0 }
+        let (free, varying) = (BTreeMap::new(), BTreeMap::new());
+        Self { element, free, varying, in_use: none, highest: 0, at_highest: none, lately: 0 }
     }
 
     /// A buffer of activations whose content is left over from an earlier use: write before reading.
@@ -93,7 +98,25 @@ impl Pool {
         #[cfg(test)]
         data.fill(f32::NAN);
         self.count(kind, element * length as u64);
-        Held { data, kind, element }
+        Held { data, kind, element, varying: false }
+    }
+
+    /// As [`take`](Self::take), of a length that varies from use to use, as the copies do that experts get.
+    pub(super) fn take_varying(&mut self, kind: BufferKind, length: usize) -> Held {
+        let room = length.next_power_of_two();
+        let mut data = self.varying.get_mut(&room).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(room));
+        data.resize(length, 0.0);
+        #[cfg(test)]
+        data.fill(f32::NAN);
+        self.count(kind, self.element * length as u64);
+        Held { data, kind, element: self.element, varying: true }
+    }
+
+    /// A copy of `data`, whose length varies from use to use.
+    pub(super) fn copy_varying(&mut self, kind: BufferKind, data: &[f32]) -> Held {
+        let mut held = self.take_varying(kind, data.len());
+        held.copy_from_slice(data);
+        held
     }
 
     /// A copy of `data`.
@@ -113,7 +136,11 @@ impl Pool {
     /// Takes a buffer back.
     pub(super) fn give(&mut self, held: Held) {
         self.in_use[held.kind.index()] -= held.bytes();
-        self.free.entry(held.len()).or_default().push(held.data);
+        let (free, key) = match held.varying {
+            true => (&mut self.varying, held.len().next_power_of_two()),
+            false => (&mut self.free, held.len()),
+        };
+        free.entry(key).or_default().push(held.data);
     }
 
     /// Takes a buffer back, if there is one.
@@ -149,7 +176,7 @@ impl Pool {
     /// Buffers that wait to be used again.
     #[cfg(test)]
     pub(super) fn idle(&self) -> usize {
-        self.free.values().map(Vec::len).sum()
+        self.free.values().chain(self.varying.values()).map(Vec::len).sum()
     }
 
     /// Begins a new search for the peak.
@@ -176,6 +203,23 @@ fn table(bytes: &[u64; BufferKind::ALL.len()]) -> BytesByKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_of_varying_length_serve_each_other() {
+        let mut pool = Pool::new(4);
+        let held = pool.take_varying(BufferKind::Workspace, 9);
+        let place = held.as_ptr();
+        pool.give(held);
+        for length in [16, 11, 9] {
+            let held = pool.copy_varying(BufferKind::Workspace, &vec![1.0; length]);
+            assert_eq!((held.as_ptr(), held.len()), (place, length));
+            assert_eq!(pool.bytes()[&BufferKind::Workspace], Bytes::new(4 * length as u64));
+            pool.give(held);
+        }
+        let held = pool.take_varying(BufferKind::Workspace, 0);
+        pool.give(held);
+        assert_eq!(pool.idle(), 2);
+    }
 
     #[test]
     fn buffers_are_recycled_and_counted() {

@@ -21,7 +21,10 @@ impl Work<'_> {
         let mut x = self.pool.take(BufferKind::Activations, dims.activation());
         embedding_forward(&self.sample.tokens, table, dims.hidden, dims.vocabulary.first, &mut x);
         if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
-            positions_forward(&mut x, positions.of(&self.parameters.weights), dims.hidden, dims.sequence_length, 0);
+            let table = positions.of(&self.parameters.weights);
+            for (first, x) in dims.context.each_mut(&mut x) {
+                positions_forward(x, table, dims.hidden, dims.context.length, first);
+            }
         }
         self.leave_branch(x, "output of the embedding")
     }
@@ -49,7 +52,9 @@ impl Work<'_> {
         embedding_backward(&self.sample.tokens, &d_out, dims.hidden, dims.vocabulary.first, table);
         if let Some(positions) = positions {
             let d_positions = positions.of_mut(gradients);
-            positions_backward(&d_out, dims.hidden, dims.sequence_length, 0, d_positions);
+            for (first, d_out) in dims.context.each(&d_out) {
+                positions_backward(d_out, dims.hidden, dims.context.length, first, d_positions);
+            }
         }
         self.pool.give(d_out);
     }

@@ -25,15 +25,15 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Those of a program.
-    pub(super) fn of(program: &Program) -> Self {
+    /// Those of a program, of parameters that are divided over `shard` ranks.
+    pub(super) fn of(program: &Program, shard: u32) -> Self {
         let (workload, layout) = (&program.workload, &program.layout);
         let half = workload.precision == Precision::Bf16;
         let halved = |format: GradientFormat| half && format == GradientFormat::Half;
         let gradient = if halved(workload.recipe.gradients) { 2 } else { 4 };
         let weight = if half { 2 } else { 4 };
         // With FP32 gradients, ZeRO-3 holds its part of the weights in FP32 and needs no others.
-        let single = layout.zero == ZeroStage::Zero3 && layout.shard() > 1 && gradient == 4;
+        let single = layout.zero == ZeroStage::Zero3 && shard > 1 && gradient == 4;
         Self {
             half,
             weight,

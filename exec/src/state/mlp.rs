@@ -34,14 +34,14 @@ impl Work<'_> {
     pub(super) fn project_down(&mut self, layer: usize, activated: &[f32]) -> Held {
         let (dims, (_, outward)) = (self.dims, self.mlp_shapes());
         let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
-        let down = self.parameters.places.mlp[layer].down.biased_if(dims.tensor_index == 0);
+        let down = self.parameters.places.dense(layer).down.biased_if(dims.tensor_index == 0);
         down.forward(outward, &self.parameters.weights, activated, &mut branch);
         branch
     }
 
     pub(super) fn mlp_forward(&mut self, layer: usize) -> Result<(), Suspect> {
         let (sublayer, discards) = (2 * layer + 1, self.discards());
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.dense(layer);
         let up = self.project_in(layer, places.up);
         let gate = places.gate.map(|gate| self.project_in(layer, gate));
         let activated = self.activate(gate.as_deref(), &up);
@@ -68,7 +68,7 @@ impl Work<'_> {
         release_sum(&mut self.slot.branch, self.pool);
         self.mlp_again(layer);
         self.keep_output_gradient(2 * layer + 1);
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.dense(layer);
         let weights = &self.parameters.weights;
         let d_branch = self.slot.output_gradient(2 * layer + 1);
         let width = dims.tokens * dims.ffn;
@@ -112,7 +112,7 @@ impl Work<'_> {
 
     pub(super) fn mlp_backward_weight(&mut self, layer: usize) {
         let (dims, (inward, outward), reads) = (self.dims, self.mlp_shapes(), self.reads(2 * layer + 1));
-        let places = self.parameters.places.mlp[layer];
+        let places = self.parameters.places.dense(layer);
         let gradients = &mut self.parameters.gradients;
         let slot = &mut self.slot.mlp[layer];
         let [d_up, activated] =

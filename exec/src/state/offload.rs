@@ -25,8 +25,7 @@ impl RankState {
             (HostCopy::Activations { chunk, microbatch }, false) => self.layer_returns(chunk, microbatch),
             (HostCopy::OptimizerState, true) => self.gradients_leave(),
             (HostCopy::OptimizerState, false) => {
-                let formats = self.dims.formats;
-                self.chunks.iter_mut().for_each(|(_, parameters)| parameters.take_master(formats));
+                self.all_parameters_mut().for_each(|parameters| parameters.take_master(parameters.formats));
             }
         }
     }
@@ -65,7 +64,7 @@ impl RankState {
     }
 
     fn gradients_leave(&mut self) {
-        for (_, parameters) in &mut self.chunks {
+        for parameters in self.all_parameters_mut() {
             let own: Vec<_> = (0..parameters.segments.len()).map(|segment| parameters.own_range(segment)).collect();
             for (segment, range) in own.into_iter().enumerate() {
                 let part = parameters.segments[segment].part_of(parameters.sharing.index);

@@ -11,7 +11,8 @@ use super::{NotFinite, RankState, layer_of};
 impl RankState {
     /// Sums the squares of the gradients that this rank answers for, so that the sum over the ranks of a replica (and
     /// where state is divided over replicas) counts each parameter once: what all tensor ranks hold on tensor index 0
-    /// only, a tied head where the embedding is, and where state is divided this rank's part only, by one of its copies. The result is held for the
+    /// only, a tied head where the embedding is, experts on the first of the ranks that hold them, and where state is
+    /// divided this rank's part only, by one of its copies. The result is held for the
     /// [`Payload::GradientNorm`](ir::program::Payload::GradientNorm) collective.
     ///
     /// # Errors
@@ -22,7 +23,7 @@ impl RankState {
             let counted = parameters.stepped().filter(|run| run.counted);
             counted.map(|run| squared_norm(&parameters.own_gradients(run.segment)[run.range])).sum::<f64>()
         };
-        self.squared_norm = self.chunks.iter().map(|(_, parameters)| sum(parameters)).sum();
+        self.squared_norm = self.all_parameters().map(sum).sum();
         if self.squared_norm.is_finite() { Ok(()) } else { Err(self.explain_gradient()) }
     }
 
@@ -46,8 +47,8 @@ impl RankState {
             weight_decay: workload.weight_decay,
         };
         let factor = workload.clip_norm.map_or(1.0, |largest| clip_factor(self.squared_norm, largest));
-        let formats = self.dims.formats;
-        for (_, parameters) in &mut self.chunks {
+        for parameters in self.all_parameters_mut() {
+            let formats = parameters.formats;
             parameters.step(formats, |decayed, weights, gradients, [first, second]| {
                 if factor < 1.0 {
                     scale(gradients, factor);
@@ -86,7 +87,7 @@ impl RankState {
     }
 
     fn explain_gradient(&self) -> NotFinite {
-        let guilty = self.chunks.iter().find_map(|(_, parameters)| {
+        let guilty = self.all_parameters().find_map(|parameters| {
             parameters.first_not_finite_gradient().map(|shard| (shard.unit, &shard.parameter.name))
         });
         NotFinite {

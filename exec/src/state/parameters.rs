@@ -3,10 +3,13 @@
 use std::ops::Range;
 
 use ir::program::{BufferKind, Chunk, Unit};
-use ir::{BranchNorms, MlpKind, Model, NormKind, ParallelBranches, Positions, QueryKeyNorm, Recompute};
+use ir::{
+    BranchNorms, Experts, FeedForward, MlpKind, Model, NormKind, ParallelBranches, Positions, QueryKeyNorm, Recompute,
+};
 
 use super::buffers::{Held, Pool};
 use super::dimensions::{Dimensions, size};
+use super::formats::Formats;
 use super::optimizer_state::OptimizerState;
 use super::places::Places;
 use super::sharding::{Flat, Parts, Segment, Sharing};
@@ -34,6 +37,15 @@ enum Fill {
     Normal { standard_deviation: f64 },
 }
 
+/// Which of a chunk's parameters: what is copied over which ranks differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// All but routed experts: over replicas.
+    Common,
+    /// Routed experts: over the ranks that hold the same ones.
+    Experts,
+}
+
 /// A tensor of the model.
 #[derive(Debug, Clone)]
 pub(super) struct Parameter {
@@ -41,6 +53,8 @@ pub(super) struct Parameter {
     pub(super) name: String,
     /// Its name within its unit.
     pub(super) part: &'static str,
+    /// The routed expert that it is of.
+    pub(super) expert: Option<usize>,
     /// Sizes of the whole tensor, the vocabulary not padded.
     pub(super) shape: Vec<usize>,
     pub(super) split: Split,
@@ -73,7 +87,7 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
     let (hidden, ffn) = (size(model.hidden), size(model.ffn));
     let width = |width: u64| usize::try_from(width).expect("a width within memory");
     let (query, key) = (width(model.query_width()), width(model.kv_width()));
-    let mut list = List { prefix: String::new(), parameters: Vec::new() };
+    let mut list = List { prefix: String::new(), expert: None, parameters: Vec::new() };
     let normal = Fill::Normal { standard_deviation: 0.02 };
     let last = Fill::Normal { standard_deviation: 0.02 / (2.0 * f64::from(model.layers)).sqrt() };
     let table = vec![size(model.vocabulary), hidden];
@@ -98,18 +112,19 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
             if model.variants.parallel_branches != ParallelBranches::OneNorm {
                 list.norms(model, &format!("layers.{layer}.mlp"));
             }
-        }
-        Unit::Mlp(layer) => {
-            list.within(format!("layers.{layer}.mlp."));
-            match model.mlp {
-                MlpKind::SwiGlu | MlpKind::GeGlu => {
-                    list.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-                }
-                MlpKind::Gelu => {}
+            if let Some(experts) = experts_of(model, layer) {
+                list.within(format!("layers.{layer}.router."));
+                let names = ["router.weight", "router.bias"];
+                list.linear_as(names, [size(experts.count), hidden], Split::Whole, normal, experts.router_bias);
             }
-            list.linear(["up.weight", "up.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-            list.linear(["down.weight", "down.bias"], [hidden, ffn], Split::Columns, last, model.mlp_bias);
         }
+        Unit::Mlp(layer) => match experts_of(model, layer) {
+            None => {
+                list.within(format!("layers.{layer}.mlp."));
+                list.feed_forward(model.mlp, [ffn, hidden], last, model.mlp_bias);
+            }
+            Some(experts) => list.experts(layer, &experts, hidden, last),
+        },
         Unit::FinalNorm => list.within("final_norm.".to_owned()).norm(model),
         Unit::Head => {
             list.within(if model.tied_head { "embedding." } else { "head." }.to_owned());
@@ -126,6 +141,11 @@ pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
         Unit::Loss => {}
     }
     list.parameters
+}
+
+/// The experts of a layer that has them.
+pub(super) fn experts_of(model: &Model, layer: u32) -> Option<Experts> {
+    model.variants.experts.filter(|_| model.layer(layer).feed_forward == FeedForward::Experts)
 }
 
 /// Parameters of a whole model, each once.
@@ -148,6 +168,7 @@ pub(super) fn model_parameters(model: &Model) -> impl Iterator<Item = Parameter>
 
 struct List {
     prefix: String,
+    expert: Option<usize>,
     parameters: Vec<Parameter>,
 }
 
@@ -157,7 +178,41 @@ impl List {
         self
     }
     fn add(&mut self, part: &'static str, shape: Vec<usize>, split: Split, fill: Fill) {
-        self.parameters.push(Parameter { name: format!("{}{part}", self.prefix), part, shape, split, fill });
+        self.add_as(part, part, shape, split, fill);
+    }
+    /// A tensor that has another name in its unit than in the model.
+    fn add_as(&mut self, part: &'static str, name: &str, shape: Vec<usize>, split: Split, fill: Fill) {
+        let (name, expert) = (format!("{}{name}", self.prefix), self.expert);
+        self.parameters.push(Parameter { name, part, expert, shape, split, fill });
+    }
+    /// The matrices of a feed-forward part of sizes `[ffn, hidden]`.
+    fn feed_forward(&mut self, kind: MlpKind, [ffn, hidden]: [usize; 2], last: Fill, bias: bool) {
+        let normal = Fill::Normal { standard_deviation: 0.02 };
+        match kind {
+            MlpKind::SwiGlu | MlpKind::GeGlu => {
+                self.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, bias);
+            }
+            MlpKind::Gelu => {}
+        }
+        self.linear(["up.weight", "up.bias"], [ffn, hidden], Split::Rows, normal, bias);
+        self.linear(["down.weight", "down.bias"], [hidden, ffn], Split::Columns, last, bias);
+    }
+    /// The shared part and its gate, then expert by expert.
+    fn experts(&mut self, layer: u32, experts: &Experts, hidden: usize, last: Fill) {
+        if experts.shared_ffn > 0 {
+            self.within(format!("layers.{layer}.shared."));
+            self.feed_forward(experts.mlp, [size(experts.shared_ffn), hidden], last, false);
+            if experts.shared_gate {
+                let normal = Fill::Normal { standard_deviation: 0.02 };
+                self.within(format!("layers.{layer}.shared_gate."));
+                self.add_as("shared_gate.weight", "weight", vec![1, hidden], Split::Whole, normal);
+            }
+        }
+        for expert in 0..size(experts.count) {
+            self.within(format!("layers.{layer}.experts.{expert}.")).expert = Some(expert);
+            self.feed_forward(experts.mlp, [size(experts.ffn), hidden], last, experts.bias);
+        }
+        self.expert = None;
     }
     /// The norms of a branch: before it, after it, or both.
     fn norms(&mut self, model: &Model, branch: &str) {
@@ -190,6 +245,13 @@ impl List {
             NormKind::LayerNorm => self.add(names[1], shape, Split::Whole, Fill::Zero),
         }
     }
+    /// As [`linear`](Self::linear), of a matrix that goes by another name in its unit.
+    fn linear_as(&mut self, parts: [&'static str; 2], shape: [usize; 2], split: Split, fill: Fill, bias: bool) {
+        self.add_as(parts[0], "weight", shape.to_vec(), split, fill);
+        if bias {
+            self.add_as(parts[1], "bias", vec![shape[0]], split, Fill::Zero);
+        }
+    }
     /// A matrix and perhaps its bias, of which there is a part for each row of the matrix.
     fn linear(&mut self, names: [&'static str; 2], shape: [usize; 2], split: Split, fill: Fill, bias: bool) {
         self.add(names[0], shape.to_vec(), split, fill);
@@ -219,20 +281,24 @@ impl Shard {
     fn new(unit: Unit, parameter: Parameter, (segment, start): (usize, usize), dims: &Dimensions) -> Self {
         let mut slice: Vec<_> = parameter.shape.iter().map(|&n| 0..n).collect();
         let mut length: usize = parameter.shape.iter().product();
+        let (ranks, index) = match parameter.expert {
+            None => (dims.tensor, dims.tensor_index),
+            Some(_) => (dims.experts().tensor, dims.experts().tensor_index),
+        };
         let part = |whole: usize| {
-            let part = whole / dims.tensor;
-            assert_eq!(part * dims.tensor, whole, "{} does not divide over tensor ranks", parameter.name);
-            dims.tensor_index * part..(dims.tensor_index + 1) * part
+            let part = whole / ranks;
+            assert_eq!(part * ranks, whole, "{} does not divide over tensor ranks", parameter.name);
+            index * part..(index + 1) * part
         };
         match parameter.split {
             Split::Whole => {}
             Split::Rows => {
                 slice[0] = part(parameter.shape[0]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Columns => {
                 slice[1] = part(parameter.shape[1]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Vocabulary => {
                 let shard = dims.vocabulary;
@@ -241,7 +307,7 @@ impl Shard {
                 length = shard.columns * parameter.shape[1..].iter().product::<usize>();
             }
         }
-        let counted = parameter.split != Split::Whole || dims.tensor_index == 0;
+        let counted = parameter.split != Split::Whole || index == 0;
         Self { unit, parameter, slice, segment, range: start..start + length, counted }
     }
     /// Elements without padding.
@@ -260,9 +326,10 @@ impl Shard {
     }
 }
 
-/// The training state of a chunk on one rank.
+/// The training state of a chunk on one rank: of all but routed experts, or of those.
 #[derive(Debug)]
 pub(super) struct Parameters {
+    pub(super) formats: Formats,
     pub(super) sharing: Sharing,
     pub(super) parts: Parts,
     pub(super) segments: Vec<Segment>,
@@ -303,6 +370,8 @@ pub(super) struct Made<'a> {
     pub(super) sharing: Sharing,
     pub(super) parts: Parts,
     pub(super) initial: Option<&'a Weights>,
+    pub(super) of: Of,
+    pub(super) formats: Formats,
 }
 
 impl Parameters {
@@ -313,7 +382,7 @@ impl Parameters {
         let (shards, segments) = cut(&made);
         let own: usize = segments.iter().map(|segment| segment.part).sum();
         let mut whole: Vec<Held> = Vec::new();
-        let formats = dims.formats;
+        let formats = made.formats;
         for (index, segment) in segments.iter().enumerate() {
             let mut weights = pool.zeros(formats.weight, BufferKind::Weights, segment.length);
             for shard in shards.iter().filter(|shard| shard.segment == index) {
@@ -341,7 +410,12 @@ impl Parameters {
             }
             own
         });
-        let again = (sharing.gathers && made.model.tied_head && made.chunk.embedding && made.chunk.head).then_some(0);
+        let again = (made.of == Of::Common
+            && sharing.gathers
+            && made.model.tied_head
+            && made.chunk.embedding
+            && made.chunk.head)
+            .then_some(0);
         let mut pieces: Vec<Option<Held>> = Vec::new();
         for mut weights in whole {
             formats.round(&mut weights);
@@ -359,10 +433,14 @@ impl Parameters {
             false => segments.iter().map(gradients).map(Some).collect(),
         };
         let own_gradients = sharing.scatters.then(|| pool.zeros(formats.gradient, BufferKind::Gradients, own));
-        let places = Places::new(made.chunk, &shards, again.map(|_| segments.len()));
+        let places = match made.of {
+            Of::Common => Places::new(made.chunk, &shards, again.map(|_| segments.len())),
+            Of::Experts => Places::of_experts(made.chunk, &shards, dims.experts()),
+        };
         let (weights, gradients) = (Flat::new(pieces), Flat::new(gradients));
         let (parts, here) = (made.parts, Vec::new());
         Self {
+            formats,
             sharing,
             parts,
             segments,
@@ -499,7 +577,7 @@ fn cut(made: &Made<'_>) -> (Vec<Shard>, Vec<Segment>) {
     for position in 0..chunk.units() {
         let unit = chunk.unit(position);
         fresh |= made.parts.begins(position);
-        for parameter in unit_parameters(model, unit) {
+        for parameter in unit_parameters(model, unit).into_iter().filter(|parameter| is_here(parameter, made)) {
             let copy = model.tied_head && unit == Unit::Head && parameter.part == "weight";
             if copy && chunk.embedding {
                 continue;
@@ -528,6 +606,18 @@ fn cut(made: &Made<'_>) -> (Vec<Shard>, Vec<Segment>) {
         own += segment.part;
     }
     (shards, segments)
+}
+
+/// Whether a rank holds (its part of) a tensor among those parameters.
+fn is_here(parameter: &Parameter, made: &Made<'_>) -> bool {
+    match (parameter.expert, made.of) {
+        (None, Of::Common) => true,
+        (Some(expert), Of::Experts) => {
+            let experts = made.dims.experts();
+            (experts.first..experts.first + experts.local).contains(&expert)
+        }
+        (None, Of::Experts) | (Some(_), Of::Common) => false,
+    }
 }
 
 fn intersection(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {

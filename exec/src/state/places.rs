@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use ir::program::{Chunk, Unit};
 
-use super::parameters::Shard;
+use super::experts::ExpertDimensions;
+use super::parameters::{Parameter, Shard};
 use super::sharding::Flat;
 use crate::kernels::Store;
 use crate::kernels::linear::{
@@ -20,6 +21,9 @@ pub(super) struct Place {
 }
 
 impl Place {
+    fn of_shard(shard: &Shard) -> Self {
+        Self { segment: shard.segment, start: shard.range.start, end: shard.range.end }
+    }
     pub(super) fn of(self, flat: &Flat) -> &[f32] {
         &flat.piece(self.segment)[self.range()]
     }
@@ -48,8 +52,8 @@ impl Place {
 /// A linear layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinearPlaces {
-    weight: Place,
-    bias: Option<Place>,
+    pub(super) weight: Place,
+    pub(super) bias: Option<Place>,
 }
 
 impl LinearPlaces {
@@ -104,13 +108,25 @@ pub(super) struct MlpPlaces {
     pub(super) down: LinearPlaces,
 }
 
+/// What a layer of experts has beside them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RouterPlaces {
+    pub(super) router: LinearPlaces,
+    pub(super) shared_gate: Option<Place>,
+}
+
 /// All units of a chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Places {
     pub(super) embedding: Option<Place>,
     pub(super) positions: Option<Place>,
     pub(super) attention: Vec<AttentionPlaces>,
-    pub(super) mlp: Vec<MlpPlaces>,
+    /// Of each layer its dense part, or what its tokens pass beside experts, if anything.
+    pub(super) mlp: Vec<Option<MlpPlaces>>,
+    /// Of each layer, where it has experts.
+    pub(super) routers: Vec<Option<RouterPlaces>>,
+    /// Of each layer, in the segments of experts alone, the experts of this rank.
+    pub(super) experts: Vec<Vec<MlpPlaces>>,
     /// The attention and the feed-forward norm of each layer, then the final norm if the chunk has a head.
     pub(super) norms: Vec<NormPlaces>,
     /// The norms after attention and feed-forward part of each layer, where there are norms before and after.
@@ -127,7 +143,7 @@ impl Places {
     pub(super) fn new(chunk: &Chunk, shards: &[Shard], again: Option<usize>) -> Self {
         let find = |unit: Unit, part: &str| {
             let shard = shards.iter().find(|shard| shard.unit == unit && shard.parameter.part == part)?;
-            Some(Place { segment: shard.segment, start: shard.range.start, end: shard.range.end })
+            Some(Place::of_shard(shard))
         };
         let weight =
             |unit: Unit, part: &'static str| find(unit, part).unwrap_or_else(|| panic!("{unit:?} has no {part}"));
@@ -150,11 +166,18 @@ impl Places {
         };
         let mlp = |layer| {
             let unit = Unit::Mlp(layer);
-            MlpPlaces {
+            find(unit, "up.weight").map(|_| MlpPlaces {
                 gate: find(unit, "gate.weight").map(|_| linear(unit, ["gate.weight", "gate.bias"])),
                 up: linear(unit, ["up.weight", "up.bias"]),
                 down: linear(unit, ["down.weight", "down.bias"]),
-            }
+            })
+        };
+        let router = |layer| {
+            let unit = Unit::MlpNorm(layer);
+            find(unit, "router.weight").map(|_| RouterPlaces {
+                router: linear(unit, ["router.weight", "router.bias"]),
+                shared_gate: find(Unit::Mlp(layer), "shared_gate.weight"),
+            })
         };
         let norms = || layers.clone().flat_map(|layer| [Unit::AttentionNorm(layer), Unit::MlpNorm(layer)]);
         let embedding = find(Unit::Embedding, "embedding.weight");
@@ -166,6 +189,8 @@ impl Places {
             positions: find(Unit::Embedding, "positions.weight"),
             attention: layers.clone().map(attention).collect(),
             mlp: layers.clone().map(mlp).collect(),
+            routers: layers.clone().map(router).collect(),
+            experts: Vec::new(),
             norms: norms().chain(chunk.head.then_some(Unit::FinalNorm)).map(norm).collect(),
             after: norms().map(after).collect(),
             head: head.or(shared),
@@ -174,11 +199,45 @@ impl Places {
         }
     }
 
-    /// Tensors of which every tensor rank has only a part of the gradient: norms under sequence parallelism (its part of
-    /// the sequence), norms of each query and key head (its heads).
+    /// A layer's dense part.
+    ///
+    /// # Panics
+    /// If the layer has experts instead.
+    pub(super) fn dense(&self, layer: usize) -> MlpPlaces {
+        self.mlp[layer].expect("a dense part")
+    }
+
+    /// The places of a rank's experts in their segments.
+    pub(super) fn of_experts(chunk: &Chunk, shards: &[Shard], experts: &ExpertDimensions) -> Self {
+        let of = |layer: u32, expert: usize| {
+            let find = |part: &str| {
+                let is_it = |shard: &&Shard| {
+                    let Parameter { expert: of, part: is, .. } = &shard.parameter;
+                    (shard.unit, *of, *is) == (Unit::Mlp(layer), Some(expert), part)
+                };
+                shards.iter().find(is_it).map(Place::of_shard)
+            };
+            let linear = |weight, bias| find(weight).map(|weight| LinearPlaces { weight, bias: find(bias) });
+            Some(MlpPlaces {
+                gate: linear("gate.weight", "gate.bias"),
+                up: linear("up.weight", "up.bias")?,
+                down: linear("down.weight", "down.bias")?,
+            })
+        };
+        let here = experts.first..experts.first + experts.local;
+        let layers = chunk.first_layer..chunk.first_layer + chunk.layers;
+        let experts = layers.map(|layer| here.clone().filter_map(|expert| of(layer, expert)).collect()).collect();
+        Self { experts, ..Self::default() }
+    }
+
+    /// Tensors of which every tensor rank has only a part of the gradient: norms, routers and gates of shared parts under
+    /// sequence parallelism (its part of the sequence), norms of each query and key head (its heads).
     pub(super) fn replicated(&self, sequence_parallel: bool, by_head: bool) -> Vec<Place> {
         let norms = self.norms.iter().chain(&self.after).filter(|_| sequence_parallel).flat_map(|norm| norm.each());
         let heads = self.attention.iter().filter(|_| by_head).filter_map(|attention| attention.query_key_norm);
-        norms.chain(heads.flatten()).collect()
+        let routers = self.routers.iter().filter(|_| sequence_parallel).flatten().flat_map(|places| {
+            std::iter::once(places.router.weight).chain(places.router.bias).chain(places.shared_gate)
+        });
+        norms.chain(heads.flatten()).chain(routers).collect()
     }
 }

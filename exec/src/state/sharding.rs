@@ -12,7 +12,8 @@ use ir::program::{Op, Pass, Payload, Program, Role, UnitRange};
 use ir::{ChunkId, Rank, ZeroStage};
 
 use super::buffers::{Held, Pool};
-use super::dimensions::size;
+use super::dimensions::{Dimensions, size};
+use super::parameters::Of;
 
 /// Who shares the training state of a rank, and what of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,19 +32,34 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// That of a rank.
-    pub(super) fn of(program: &Program, rank: Rank) -> Self {
+    pub(super) fn of(program: &Program, rank: Rank, dims: &Dimensions, of: Of) -> Self {
         let layout = &program.layout;
-        let replica = rank.raw() / layout.tensor % layout.replicas();
-        let ranks = layout.shard().min(layout.replicas());
+        let (ranks, index, counted) = match of {
+            Of::Common => {
+                let replica = rank.raw() / layout.tensor % layout.replicas();
+                let ranks = layout.shard().min(layout.replicas());
+                let apart = program.model.variants.experts.is_some() && layout.experts_span_replicas();
+                // Norms add up over all replicas where state is divided or no replica has all experts, else over those
+                // of one sequence.
+                let counted = match (ranks > 1, apart) {
+                    (true, _) => replica < ranks,
+                    (false, true) => replica == 0,
+                    (false, false) => replica.is_multiple_of(layout.mesh.context),
+                };
+                (size(ranks), size(replica % ranks), counted)
+            }
+            Of::Experts => {
+                let experts = dims.experts();
+                (experts.shard(), experts.copy % experts.shard(), experts.counted)
+            }
+        };
         let divided = ranks > 1;
         let (scatters, gathers) = match layout.zero {
             ZeroStage::Zero0 | ZeroStage::Zero1 => (false, false),
             ZeroStage::Zero2 => (divided, false),
             ZeroStage::Zero3 => (divided, divided),
         };
-        // Norms add up over all replicas where state is divided, else over those of one sequence.
-        let counted = if divided { replica < ranks } else { replica.is_multiple_of(layout.mesh.context) };
-        Self { ranks: size(ranks), index: size(replica % ranks), scatters, gathers, counted }
+        Self { ranks, index, scatters, gathers, counted }
     }
 }
 
@@ -58,17 +74,17 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// As a role's instructions name them.
+    /// As a role's instructions name them; experts come and go in the same parts as all else.
     pub(super) fn of(program: &Program, role: &Role, of: ChunkId) -> Self {
         let mut parts = Self { units: program.chunk(of).units(), ..Self::default() };
         for instruction in role.instructions() {
             let Op::Collective { payload, .. } = instruction.op else { continue };
-            if let Payload::UnitParameters { chunk, unit, experts: false, pass, .. } = payload
+            if let Payload::UnitParameters { chunk, unit, pass, .. } = payload
                 && chunk == of
             {
                 parts.starts(pass).insert(unit);
             }
-            if let Payload::UnitGradients { chunk, unit, experts: false, .. } = payload
+            if let Payload::UnitGradients { chunk, unit, .. } = payload
                 && chunk == of
             {
                 parts.gradients.insert(unit);

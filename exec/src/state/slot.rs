@@ -6,6 +6,7 @@
 //! begins with `x + branch`.
 
 use super::buffers::{Held, Pool};
+use super::experts::ExpertSlot;
 use super::offload::Away;
 
 /// A buffer that is first a rank's summand and then, when a collective delivered, the sum over the tensor group.
@@ -56,9 +57,24 @@ impl Sublayer {
     }
 }
 
+/// How far a pass of an attention has come whose sequences are shared with other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Stage {
+    /// Nothing is computed.
+    #[default]
+    Start,
+    /// What the first exchange carries is.
+    Projected,
+    /// The core has begun, with this rank's own keys (or its heads of all tokens).
+    Own,
+    /// Backward: gradients of all keys are there.
+    Gradients,
+}
+
 /// A layer's attention, `[tokens, heads, head_dim]`.
 #[derive(Debug, Default)]
 pub(super) struct AttentionSlot {
+    pub(super) stage: Stage,
     /// Queries, rotated.
     pub(super) q: Option<Held>,
     /// Keys, rotated.
@@ -75,6 +91,26 @@ pub(super) struct AttentionSlot {
     pub(super) raw: [Option<Held>; 4],
     /// The gradients of both after their norms.
     pub(super) d_normed: [Option<Held>; 2],
+    /// The gradient of `out`, while the core's backward pass waits for other ranks.
+    pub(super) d_out: Option<Held>,
+    /// Keys and values of all ranks that share the sequences, `[ranks, 2, tokens, kv width]`, and the gradients of those.
+    pub(super) gathered: Option<Held>,
+    pub(super) d_gathered: Option<Held>,
+    /// The output of this rank's heads over all tokens, backward.
+    pub(super) exchanged_out: Option<Held>,
+}
+
+impl AttentionSlot {
+    /// Gives every buffer back.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        let Self { stage, q, k, v, out, lse, dq, dk, dv, raw, d_normed, d_out, gathered, d_gathered, exchanged_out } =
+            self;
+        *stage = Stage::Start;
+        let of_core = [q, k, v, out, lse, dq, dk, dv, d_out, gathered, d_gathered, exchanged_out];
+        for held in of_core.into_iter().chain(raw).chain(d_normed) {
+            pool.release(held);
+        }
+    }
 }
 
 /// A layer's feed-forward part, `[tokens, ffn]`.
@@ -109,6 +145,7 @@ pub(super) struct Slot {
     pub(super) sublayers: Vec<Sublayer>,
     pub(super) attention: Vec<AttentionSlot>,
     pub(super) mlp: Vec<MlpSlot>,
+    pub(super) experts: Vec<ExpertSlot>,
     pub(super) head: HeadSlot,
     /// The sublayer whose input is the residual stream to which `branch` is still to be added; none at the beginning of
     /// the chunk, where `branch` alone is the stream.
@@ -130,6 +167,7 @@ impl Slot {
         self.sublayers.resize_with(2 * layers + usize::from(head), Sublayer::default);
         self.attention.resize_with(layers, AttentionSlot::default);
         self.mlp.resize_with(layers, MlpSlot::default);
+        self.experts.resize_with(layers, ExpertSlot::default);
         self
     }
 
@@ -155,11 +193,8 @@ impl Slot {
         for sublayer in &mut self.sublayers {
             sublayer.release(pool);
         }
-        for AttentionSlot { q, k, v, out, lse, dq, dk, dv, raw, d_normed } in &mut self.attention {
-            for held in [q, k, v, out, lse, dq, dk, dv].into_iter().chain(raw).chain(d_normed) {
-                pool.release(held);
-            }
-        }
+        self.attention.iter_mut().for_each(|attention| attention.release(pool));
+        self.experts.iter_mut().for_each(|experts| experts.release(pool));
         for MlpSlot { gate, up, activated, d_gate, d_up } in &mut self.mlp {
             for held in [gate, up, activated, d_gate, d_up] {
                 pool.release(held);

@@ -6,9 +6,10 @@
 //! | activation, `ReduceScatter` | `[tokens, hidden]` | `[tokens / tensor, hidden]`, part `tensor_index` |
 //! | activation, `AllGather` | `[tokens / tensor, hidden]` | `[tokens, hidden]` |
 //! | loss statistics, `AllGather` | `[3, tokens]` | `[tensor, 3, tokens]` |
-//! | gradients, `AllReduce` | the part of the chunk that this rank steps | the same, summed |
+//! | of experts and of shared sequences | as [`super::experts`] and [`super::context`] say | |
+//! | gradients (of experts too), `AllReduce` | the part of the chunk that this rank steps | the same, summed |
 //! | gradients, `ReduceScatter` | the chunk's gradients, padded, by the rank that steps them | this rank's part |
-//! | parameters, `AllGather` | this rank's part | the chunk's parameters, padded, by the rank that steps them |
+//! | parameters (of experts too), `AllGather` | this rank's part | the chunk's parameters, padded, by the rank that steps them |
 //! | gradients of a unit, `ReduceScatter` | those of its part of the chunk, padded, likewise | this rank's part |
 //! | parameters of a unit, `AllGather` | this rank's part of its part of the chunk | the whole of it, likewise |
 //! | replicated gradients, `AllReduce` | those of all norms of this rank, joined | the same, summed |
@@ -16,10 +17,13 @@
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
 
 use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, Unit, UnitTensor};
-use ir::{ChunkId, MicrobatchId, ParallelBranches};
+use ir::{ChunkId, MicrobatchId, ParallelBranches, Rank};
 
 use super::RankState;
 use super::buffers::{Held, Pool};
+use super::formats::Formats;
+use super::packing::is_packed;
+use super::parameters::{Of, Parameters};
 use super::places::Place;
 use super::slot::{Slot, Sum};
 
@@ -32,6 +36,15 @@ struct Site {
     microbatch: MicrobatchId,
 }
 
+/// What a collective over ranks that hold the same touches.
+struct OverReplicas<'a> {
+    rank: Rank,
+    formats: Formats,
+    parameters: &'a mut Parameters,
+    pool: &'a mut Pool,
+    joined: &'a mut Vec<f32>,
+}
+
 impl RankState {
     /// What this rank puts into a collective.
     ///
@@ -39,6 +52,9 @@ impl RankState {
     /// If it has not been computed.
     pub fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         match payload {
+            Payload::Activation { tensor, .. } if is_packed(tensor) || self.is_gated(payload) => {
+                self.pack(kind, payload)
+            }
             Payload::Activation { .. } => {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
@@ -46,28 +62,27 @@ impl RankState {
                 let held = activation(self.slot(site.chunk, site.microbatch), site, layers, branches);
                 held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
             }
-            Payload::Gradients { chunk } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                let (parameters, joined) = (&self.chunks[local].1, &mut self.joined);
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
+                let OverReplicas { rank, formats, parameters, joined, .. } = self.over_replicas(payload);
                 match kind {
                     CollectiveKind::ReduceScatter => parameters.gradients_to_scatter(None, formats, joined),
                     CollectiveKind::AllReduce => parameters.part_gradients(formats, joined),
                     CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-                        panic!("{}: no {} of gradients", self.rank, kind.name())
+                        panic!("{rank}: no {} of gradients", kind.name())
                     }
                 }
             }
-            Payload::Parameters { chunk } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.stepped_weights(formats, &mut self.joined)
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.stepped_weights(formats, joined)
             }
-            Payload::UnitParameters { chunk, unit, experts: false, pass, microbatch: _ } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.part_weights((pass, unit), formats, &mut self.joined)
+            Payload::UnitParameters { unit, pass, .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.part_weights((pass, unit), formats, joined)
             }
-            Payload::UnitGradients { chunk, unit, experts: false, microbatch: _ } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.gradients_to_scatter(Some(unit), formats, &mut self.joined)
+            Payload::UnitGradients { unit, .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.gradients_to_scatter(Some(unit), formats, joined)
             }
             Payload::ReplicatedGradients => {
                 let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
@@ -89,12 +104,6 @@ impl RankState {
                 self.norm_halves = halves(self.squared_norm);
                 &self.norm_halves
             }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { experts: true, .. }
-            | Payload::UnitGradients { experts: true, .. } => {
-                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
-            }
         }
     }
 
@@ -104,22 +113,25 @@ impl RankState {
     /// If it has not the size that the kind and payload say.
     pub fn deliver(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
         match payload {
-            Payload::Activation { .. } => self.deliver_activation(kind, payload, result),
-            Payload::Gradients { chunk } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.take_gradients(formats, result);
+            Payload::Activation { tensor, .. } if is_packed(tensor) => self.unpack(kind, payload, result),
+            Payload::Activation { .. } => {
+                self.deliver_activation(kind, payload, result);
+                self.delivered_to_experts(payload);
             }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                self.chunks[local].1.take_stepped(result);
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
+                let OverReplicas { formats, parameters, .. } = self.over_replicas(payload);
+                parameters.take_gradients(formats, result);
             }
-            Payload::UnitParameters { chunk, unit, experts: false, pass, microbatch: _ } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.take_part((pass, unit), formats, &mut self.pool, result);
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                self.over_replicas(payload).parameters.take_stepped(result);
             }
-            Payload::UnitGradients { chunk, unit, experts: false, microbatch: _ } => {
-                let (local, formats) = (self.local(chunk), self.dims.formats);
-                self.chunks[local].1.take_scattered(unit, formats, &mut self.pool, result);
+            Payload::UnitParameters { unit, pass, .. } => {
+                let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
+                parameters.take_part((pass, unit), formats, pool, result);
+            }
+            Payload::UnitGradients { unit, .. } => {
+                let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
+                parameters.take_scattered(unit, formats, pool, result);
             }
             Payload::ReplicatedGradients => {
                 let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
@@ -145,12 +157,6 @@ impl RankState {
             Payload::GradientNorm => {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
-            }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { experts: true, .. }
-            | Payload::UnitGradients { experts: true, .. } => {
-                panic!("{}: {payload:?} is refused before it is loaded", self.rank)
             }
         }
     }
@@ -240,6 +246,28 @@ impl RankState {
         }
     }
 
+    /// What a collective over the ranks that hold the same is of: a chunk's experts, or all else of it.
+    fn over_replicas(&mut self, payload: Payload) -> OverReplicas<'_> {
+        let (chunk, of) = match payload {
+            Payload::Gradients { chunk } | Payload::Parameters { chunk } => (chunk, Of::Common),
+            Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk } => (chunk, Of::Experts),
+            Payload::UnitParameters { chunk, experts, .. } | Payload::UnitGradients { chunk, experts, .. } => {
+                (chunk, if experts { Of::Experts } else { Of::Common })
+            }
+            Payload::Activation { .. }
+            | Payload::ReplicatedGradients
+            | Payload::TiedGradients
+            | Payload::GradientNorm => panic!("{}: {payload:?} is not over replicas", self.rank),
+        };
+        let (local, rank) = (self.local(chunk), self.rank);
+        let parameters = match of {
+            Of::Common => &mut self.chunks[local].1,
+            Of::Experts => self.experts[local].as_mut().unwrap_or_else(|| panic!("{rank} has no experts of {chunk}")),
+        };
+        let formats = parameters.formats;
+        OverReplicas { rank, formats, parameters, pool: &mut self.pool, joined: &mut self.joined }
+    }
+
     fn site(&self, payload: Payload) -> Site {
         let Payload::Activation { tensor, chunk, unit, microbatch, pass: _ } = payload else {
             panic!("{payload:?} is no activation");
@@ -281,12 +309,13 @@ fn activation(slot: &Slot, site: Site, first_layer: u32, branches: ParallelBranc
             slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)
         }
         UnitTensor::LossStatistics => slot.head.statistics.as_deref(),
-        UnitTensor::Logits
-        | UnitTensor::KeysAndValues
+        UnitTensor::Logits => panic!("{site:?} is refused before it is loaded"),
+        UnitTensor::KeysAndValues
         | UnitTensor::Heads
         | UnitTensor::Dispatched
         | UnitTensor::Combined
-        | UnitTensor::ExpertInput => panic!("{site:?} is refused before it is loaded"),
+        | UnitTensor::ExpertInput
+        | UnitTensor::RouterStatistics => panic!("{site:?} is put together, not held"),
     }
 }
 

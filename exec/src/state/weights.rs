@@ -17,6 +17,10 @@
 //! | `layers.L.mlp.gate.weight` | `[ffn, hidden]` | SwiGLU, GeGLU; `.bias` with `mlp_bias` |
 //! | `layers.L.mlp.up.weight` | `[ffn, hidden]` | `.bias` with `mlp_bias` |
 //! | `layers.L.mlp.down.weight` | `[hidden, ffn]` | `.bias` with `mlp_bias` |
+//! | `layers.L.router.weight` | `[experts, hidden]` | a layer of experts; `.bias` with `router_bias` |
+//! | `layers.L.experts.E.gate.weight`, … | as `mlp`, `[ffn, hidden]` of an expert | `.bias` with the experts' `bias` |
+//! | `layers.L.shared.gate.weight`, … | as `mlp`, `[shared_ffn, hidden]` | with shared experts |
+//! | `layers.L.shared_gate.weight` | `[1, hidden]` | with `shared_gate` |
 //! | `final_norm.weight`, `.bias` | `[hidden]` | bias with LayerNorm |
 //! | `head.weight` | `[vocabulary, hidden]` | an untied head |
 //! | `head.bias` | `[vocabulary]` | with `head_bias` |

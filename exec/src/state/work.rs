@@ -3,10 +3,12 @@
 use ir::program::{BufferKind, Pass, Unit};
 use ir::{ParallelBranches, Recompute};
 
+use super::Progress;
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
 use super::parameters::Parameters;
-use super::slot::{Slot, Sum};
+use super::routing::Routes;
+use super::slot::{Slot, Stage, Sum};
 use crate::kernels::attention::AttentionWorkspace;
 use crate::kernels::elementwise::accumulate;
 
@@ -22,9 +24,14 @@ pub(super) struct Work<'a> {
     pub(super) dims: &'a Dimensions,
     /// Of the chunk that holds the unit's weights.
     pub(super) parameters: &'a mut Parameters,
+    /// Of the chunk's experts, if it has any.
+    pub(super) experts: Option<&'a mut Parameters>,
     pub(super) slot: &'a mut Slot,
     pub(super) pool: &'a mut Pool,
     pub(super) attention: &'a mut AttentionWorkspace,
+    /// What leaves for other ranks, while it is put together.
+    pub(super) packed: &'a mut Vec<f32>,
+    pub(super) routes: Routes<'a>,
     pub(super) sample: &'a Sample,
     /// The sum of the microbatch's losses over its tokens, which the loss's forward pass sets.
     pub(super) loss: &'a mut f64,
@@ -43,55 +50,83 @@ pub(super) struct Work<'a> {
 pub(super) struct Suspect(pub(super) &'static str);
 
 impl Work<'_> {
-    /// Carries out the pass.
-    pub(super) fn run(&mut self, unit: Unit) -> Result<(), Suspect> {
+    /// Carries out the pass, as far as it goes before it needs what other ranks are still to send.
+    pub(super) fn run(&mut self, unit: Unit) -> Result<Progress, Suspect> {
         if matches!(self.pass, Pass::Backward | Pass::BackwardWeight) {
             self.parameters.open_gradients(self.position, self.dims.formats, self.pool);
+            if let Some(experts) = self.experts.as_deref_mut() {
+                experts.open_gradients(self.position, self.dims.formats, self.pool);
+            }
         }
         match self.pass {
             Pass::Forward | Pass::Recompute => return self.forward(unit),
             Pass::Backward => {
-                self.backward_input(unit);
+                if self.backward_input(unit) == Progress::Paused {
+                    return Ok(Progress::Paused);
+                }
                 self.backward_weight(unit);
             }
-            Pass::BackwardInput => self.backward_input(unit),
+            Pass::BackwardInput => return Ok(self.backward_input(unit)),
             Pass::BackwardWeight => self.backward_weight(unit),
         }
-        Ok(())
+        Ok(Progress::Ended)
     }
 
-    fn forward(&mut self, unit: Unit) -> Result<(), Suspect> {
+    fn forward(&mut self, unit: Unit) -> Result<Progress, Suspect> {
         match unit {
-            Unit::Embedding => self.embedding_forward(),
-            Unit::AttentionNorm(layer) => self.norm_forward(2 * self.local(layer)),
-            Unit::Attention(layer) => self.attention_forward(self.local(layer)),
-            Unit::MlpNorm(layer) => self.norm_forward(2 * self.local(layer) + 1),
-            Unit::Mlp(layer) => self.mlp_forward(self.local(layer)),
-            Unit::FinalNorm => self.norm_forward(self.last()),
-            Unit::Head => self.head_forward(),
-            Unit::Loss => self.loss_forward(),
+            Unit::Embedding => self.embedding_forward()?,
+            Unit::AttentionNorm(layer) => self.norm_forward(2 * self.local(layer))?,
+            Unit::Attention(layer) => return self.attention_forward(self.local(layer)),
+            Unit::MlpNorm(layer) => {
+                let layer = self.local(layer);
+                self.norm_forward(2 * layer + 1)?;
+                self.router_forward(layer)?;
+            }
+            Unit::Mlp(layer) if self.is_routed(layer) => self.experts_forward(self.local(layer))?,
+            Unit::Mlp(layer) => self.mlp_forward(self.local(layer))?,
+            Unit::FinalNorm => self.norm_forward(self.last())?,
+            Unit::Head => self.head_forward()?,
+            Unit::Loss => self.loss_forward()?,
         }
+        Ok(Progress::Ended)
     }
 
-    fn backward_input(&mut self, unit: Unit) {
+    fn backward_input(&mut self, unit: Unit) -> Progress {
         match unit {
             Unit::Embedding => self.embedding_backward_input(),
             Unit::AttentionNorm(layer) => self.norm_backward_input(2 * self.local(layer)),
-            Unit::Attention(layer) => self.attention_backward_input(self.local(layer)),
-            Unit::MlpNorm(layer) => self.norm_backward_input(2 * self.local(layer) + 1),
+            Unit::Attention(layer) => return self.attention_backward_input(self.local(layer)),
+            Unit::MlpNorm(layer) => {
+                let layer = self.local(layer);
+                self.router_backward_input(layer);
+                self.norm_backward_input(2 * layer + 1);
+            }
+            Unit::Mlp(layer) if self.is_routed(layer) => self.experts_backward_input(self.local(layer)),
             Unit::Mlp(layer) => self.mlp_backward_input(self.local(layer)),
             Unit::FinalNorm => self.norm_backward_input(self.last()),
             Unit::Head => self.head_backward_input(),
             Unit::Loss => self.loss_backward(),
         }
+        Progress::Ended
     }
 
     fn backward_weight(&mut self, unit: Unit) {
         match unit {
             Unit::Embedding => self.embedding_backward_weight(),
             Unit::AttentionNorm(layer) => self.norm_backward_weight(2 * self.local(layer)),
-            Unit::Attention(layer) => self.attention_backward_weight(self.local(layer)),
-            Unit::MlpNorm(layer) => self.norm_backward_weight(2 * self.local(layer) + 1),
+            Unit::Attention(layer) => {
+                let layer = self.local(layer);
+                // Gradients that other ranks still hold make the pass end when they arrive.
+                if self.slot.attention[layer].stage == Stage::Start {
+                    self.attention_backward_weight(layer);
+                }
+            }
+            Unit::MlpNorm(layer) => {
+                let layer = self.local(layer);
+                self.router_backward_weight(layer);
+                self.norm_backward_weight(2 * layer + 1);
+            }
+            Unit::Mlp(layer) if self.is_routed(layer) => self.experts_backward_weight(self.local(layer)),
             Unit::Mlp(layer) => self.mlp_backward_weight(self.local(layer)),
             Unit::FinalNorm => self.norm_backward_weight(self.last()),
             Unit::Head => self.head_backward_weight(),
@@ -99,8 +134,18 @@ impl Work<'_> {
         }
     }
 
-    fn local(&self, layer: u32) -> usize {
+    pub(super) fn local(&self, layer: u32) -> usize {
         super::dimensions::size(layer - self.first_layer)
+    }
+
+    /// Whether a layer has experts.
+    fn is_routed(&self, layer: u32) -> bool {
+        self.parameters.places.routers[self.local(layer)].is_some()
+    }
+
+    /// Whether the pass goes up.
+    pub(super) const fn upwards(&self) -> bool {
+        matches!(self.pass, Pass::Forward | Pass::Recompute)
     }
 
     /// The sublayer of final norm and head.

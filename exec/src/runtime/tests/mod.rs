@@ -1,5 +1,6 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
+mod beside;
 mod swarm;
 mod training;
 
@@ -27,6 +28,7 @@ use super::shared::Report;
 use super::snapshot::Snapshot;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
+use crate::state::Progress;
 
 /// Values of a message or collective.
 const ELEMENTS: usize = 1000;
@@ -40,6 +42,8 @@ struct Fake {
     tensor: Vec<f32>,
     got: Vec<f32>,
     poisoned: bool,
+    /// Pieces done of an instruction over the second unit, which pauses after each of the first two.
+    pieces: u8,
     log: Log,
 }
 
@@ -51,7 +55,7 @@ impl Fake {
         let start = rank.raw() as f32;
         // Sums of these depend on their order.
         let tensor = (0..ELEMENTS).map(|i| start + 0.1 * i as f32 + 1e-3 / (1.0 + start)).collect();
-        Self { rank, burn, tensor, got: Vec::new(), poisoned: false, log }
+        Self { rank, burn, tensor, got: Vec::new(), poisoned: false, pieces: 0, log }
     }
     fn note(&self, what: impl Into<String>, values: &[f32]) {
         self.log.lock().unwrap().push((self.rank, what.into(), values.to_vec()));
@@ -61,20 +65,39 @@ impl Fake {
 impl Worker for Fake {
     fn begin_iteration(&mut self, iteration: u64) {
         self.note(format!("begin {iteration}"), &[]);
+        self.got.clear();
+        self.pieces = 0;
     }
     fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
         assert_eq!(tokens.len() + 1, targets.len());
         self.note(format!("feed {microbatch}"), &[]);
     }
-    fn compute(&mut self, pass: Pass, chunk: ChunkId, _: UnitRange, microbatch: MicrobatchId) -> Result<(), NotFinite> {
+    fn compute(
+        &mut self,
+        pass: Pass,
+        chunk: ChunkId,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+    ) -> Result<Progress, NotFinite> {
         let end = thread_cpu() + super::clock::nanoseconds(self.burn);
         while thread_cpu() < end {}
         if self.poisoned {
             return Err(NotFinite("weights of layer 3 hold NaN".to_owned()));
         }
+        if units.start == 1 && self.pieces < 2 {
+            self.pieces += 1;
+            self.note(format!("piece {}", self.pieces), &[]);
+            return Ok(Progress::Paused);
+        }
         self.tensor.iter_mut().for_each(|x| *x += 1.0);
         self.note(format!("{} {chunk} {microbatch}", pass.name()), &[]);
-        Ok(())
+        Ok(Progress::Ended)
+    }
+    fn continues(&self, _: ChunkId, _: UnitRange, _: MicrobatchId, under_way: bool) -> bool {
+        self.pieces < 2 || !under_way && !self.got.is_empty()
+    }
+    fn offers(&self, _: CollectiveKind, payload: Payload) -> bool {
+        self.pieces > 0 || !matches!(payload, Payload::Activation { .. })
     }
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         if payload == Payload::GradientNorm {

@@ -237,6 +237,20 @@ fn check_refused(change: impl FnOnce(&mut ir::Program), expect: &[&str]) {
     assert!(reasons.iter().zip(expect).all(|(reason, part)| reason.contains(part)), "{reasons:#?}, not {expect:?}");
 }
 
+fn experts() -> ir::Experts {
+    ir::Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 0,
+        shared_gate: false,
+        mlp: MlpKind::SwiGlu,
+        bias: false,
+        router_bias: false,
+        router: ir::Router::default(),
+    }
+}
+
 #[test]
 fn what_is_not_done_is_refused_by_name() {
     check_refused(|_| {}, &[]);
@@ -252,8 +266,8 @@ fn what_is_not_done_is_refused_by_name() {
     {
         check_refused(|p| p.model.variants.pattern = vec![run(mixer)], &[key]);
     }
-    let experts = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
-    check_refused(|p| p.model.variants.pattern = vec![experts], &["model.experts"]);
+    let routed = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
+    check_refused(|p| p.model.variants.pattern = vec![routed], &["model.experts: layers of experts have no sizes"]);
     check_refused(|p| p.model.variants.gated_attention = true, &["model.gated_attention"]);
     check_refused(|p| p.model.variants.attention_sinks = true, &["model.attention_sinks"]);
     let after = |model: &mut Model| {
@@ -264,6 +278,31 @@ fn what_is_not_done_is_refused_by_name() {
         |p| after(&mut p.model),
         &["model.branch_norms: the CPU executor has no norms after branches that run"],
     );
+}
+
+/// What the executor does, but not with experts or sequences that ranks share.
+#[test]
+fn what_is_not_done_together_is_refused() {
+    let routed = |change: fn(&mut ir::Program), expect: &str| {
+        let change = |p: &mut ir::Program| {
+            p.model.variants.experts = Some(experts());
+            change(p);
+        };
+        check_refused(change, &[expect]);
+    };
+    routed(
+        |p| p.chunks[0].recompute = Recompute::Operations,
+        "plan.recompute: the CPU executor computes no single operations",
+    );
+    routed(|p| p.layout.sharing.offload_activations = true, "plan.offload: the CPU executor does not move");
+    routed(|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, "model.parallel_branches");
+    routed(|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms");
+    routed(|p| (p.layout.zero, p.layout.sharing.shard) = (ZeroStage::Zero1, Some(1)), "plan.shard");
+    let shared = |p: &mut ir::Program| {
+        (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4);
+        (p.workload.sequence_length, p.chunks[0].recompute) = (12, Recompute::Operations);
+    };
+    check_refused(shared, &["plan.recompute: the CPU executor computes no single operations again where context"]);
 }
 
 /// What a rank alone does, and tensor ranks cannot share.
@@ -306,12 +345,30 @@ fn recipes_that_are_not_followed_are_refused() {
 
 #[test]
 fn divisions_that_are_not_made_are_refused() {
-    check_refused(|p| p.layout.mesh.expert = 2, &["plan.expert: the CPU executor does not divide experts over 2"]);
-    check_refused(|p| p.layout.mesh.expert_tensor = 2, &["plan.expert_tensor"]);
-    check_refused(
-        |p| (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4),
-        &["plan.context: the CPU executor does not divide sequences over 2"],
-    );
+    check_refused(|p| p.layout.mesh.expert = 2, &["plan.mesh.expert: the model has no experts to divide"]);
+    let routed = |change: fn(&mut ir::Program), expect: &[&str]| {
+        let change = |p: &mut ir::Program| {
+            p.model.variants.experts = Some(experts());
+            change(p);
+        };
+        check_refused(change, expect);
+    };
+    let ranks = "plan.mesh.expert: 2 ranks of a stage do not divide over";
+    routed(|p| p.layout.mesh.expert = 3, &["plan.mesh.expert: 4 experts do not divide over 3", ranks]);
+    routed(|p| p.layout.mesh.expert = 4, &[ranks]);
+    routed(|p| p.layout.mesh.expert_tensor = 3, &["plan.mesh.expert_tensor: 8 columns of an expert", ranks]);
+    routed(|p| p.workload.recipe.deduplicated_dispatch = true, &["training.deduplicated_dispatch"]);
+    let shared = |method, kv_heads: u32, length: u32, expect: &str| {
+        let change = |p: &mut ir::Program| {
+            (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4);
+            (p.layout.mesh.context_method, p.model.kv_heads, p.workload.sequence_length) = (method, kv_heads, length);
+        };
+        check_refused(change, &[expect]);
+    };
+    let parts = "plan.mesh.context: sequences of 10 tokens do not divide into 4 parts";
+    shared(ir::ContextMethod::Ring, 2, 10, parts);
+    let heads = "1 key and value heads over 1 tensor ranks do not divide over context 2";
+    shared(ir::ContextMethod::AllToAll, 1, 10, heads);
     check_refused(|p| p.layout.sharing.overlap_tensor = true, &["plan.overlap_tensor"]);
     check_refused(|p| p.layout.sharing.overlap_experts = true, &["plan.overlap_experts"]);
 }

@@ -1,8 +1,9 @@
 //! The whole model in double precision, written as the papers do: an oracle that shares no code with the executor.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use ir::{BranchNorms, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions};
+use ir::{BranchNorms, Experts, FeedForward, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions, Scoring};
 
 use super::super::Weights;
 
@@ -13,12 +14,15 @@ type Rows = Vec<Vec<f64>>;
 pub(super) struct Reference<'a> {
     pub(super) model: &'a Model,
     pub(super) tensors: BTreeMap<String, Vec<f64>>,
+    /// What the sequences of [`loss`](Self::loss) so far add to the loss that balances experts, before its weight.
+    pub(super) balance: Cell<f64>,
 }
 
 impl<'a> Reference<'a> {
     pub(super) fn new(model: &'a Model, weights: &Weights) -> Self {
         let wide = |data: &[f32]| data.iter().map(|&value| f64::from(value)).collect();
-        Self { model, tensors: weights.iter().map(|(name, tensor)| (name.to_owned(), wide(&tensor.data))).collect() }
+        let tensors = weights.iter().map(|(name, tensor)| (name.to_owned(), wide(&tensor.data))).collect();
+        Self { model, tensors, balance: Cell::new(0.0) }
     }
 
     /// The sum of the cross-entropies of one sequence.
@@ -64,7 +68,11 @@ impl<'a> Reference<'a> {
             ParallelBranches::OwnNorms => before(&mlp_norm, &input),
             ParallelBranches::OneNorm => n,
         };
-        let branch = after(&mlp_norm, self.mlp(&format!("layers.{layer}.mlp"), &n));
+        let branch = match self.model.layer(layer).feed_forward {
+            FeedForward::Dense => self.mlp(&format!("layers.{layer}.mlp"), self.model.mlp, &n),
+            FeedForward::Experts => self.experts(&format!("layers.{layer}"), &n),
+        };
+        let branch = after(&mlp_norm, branch);
         x.iter_mut().zip(branch).for_each(|(x, branch)| add(x, &branch));
     }
 
@@ -148,7 +156,52 @@ impl<'a> Reference<'a> {
         x
     }
 
-    fn mlp(&self, name: &str, x: &Rows) -> Rows {
+    /// Each token through its best experts, weighted, and through the shared part.
+    fn experts(&self, name: &str, x: &Rows) -> Rows {
+        let experts: Experts = self.model.variants.experts.expect("a layer of experts");
+        let (count, active) = (experts.count as usize, experts.active as usize);
+        let mut share = vec![0.0; count];
+        let mut mean = vec![0.0; count];
+        let mut output = Rows::new();
+        for (x, logits) in x.iter().zip(self.linear(&format!("{name}.router"), x)) {
+            let total = log_sum_exp(&logits);
+            let score = |logit: &f64| match experts.router.scoring {
+                Scoring::Softmax => (logit - total).exp(),
+                Scoring::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+            };
+            let scores: Vec<f64> = logits.iter().map(score).collect();
+            let all: f64 = scores.iter().sum();
+            mean.iter_mut().zip(&scores).for_each(|(mean, score)| *mean += score / all);
+            let mut best: Vec<usize> = (0..count).collect();
+            best.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+            best.truncate(active);
+            let chosen: f64 = best.iter().map(|expert| scores[*expert]).sum();
+            let mut sum = vec![0.0; x.len()];
+            let token = vec![x.clone()];
+            for expert in best {
+                share[expert] += 1.0;
+                let weight = if experts.router.normalised { scores[expert] / chosen } else { scores[expert] };
+                let given = self.mlp(&format!("{name}.experts.{expert}"), experts.mlp, &token);
+                sum.iter_mut().zip(&given[0]).for_each(|(sum, given)| *sum += weight * given);
+            }
+            if experts.shared_ffn > 0 {
+                let gate = match experts.shared_gate {
+                    true => 1.0 / (1.0 + (-self.linear(&format!("{name}.shared_gate"), &token)[0][0]).exp()),
+                    false => 1.0,
+                };
+                let given = self.mlp(&format!("{name}.shared"), experts.mlp, &token);
+                sum.iter_mut().zip(&given[0]).for_each(|(sum, given)| *sum += gate * given);
+            }
+            output.push(sum);
+        }
+        let length = x.len() as f64;
+        let factor = count as f64 / (active as f64 * length);
+        let balance: f64 = share.iter().zip(&mean).map(|(share, mean)| share * factor * mean / length).sum();
+        self.balance.set(self.balance.get() + balance);
+        output
+    }
+
+    fn mlp(&self, name: &str, kind: MlpKind, x: &Rows) -> Rows {
         let root = (2.0 / std::f64::consts::PI).sqrt();
         let exact = self.model.variants.exact_gelu;
         let gelu = |x: f64| {
@@ -161,7 +214,7 @@ impl<'a> Reference<'a> {
                 up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= of(gate));
             }
         };
-        match self.model.mlp {
+        match kind {
             MlpKind::SwiGlu => gated(&|gate| gate / (1.0 + (-gate).exp())),
             MlpKind::GeGlu => gated(&gelu),
             MlpKind::Gelu => up.iter_mut().flatten().for_each(|x| *x = gelu(*x)),
