@@ -386,8 +386,9 @@ fn instructions_that_are_not_carried_out_are_refused() {
     };
     let group = ir::GroupId::new(0);
     let scatter = |payload| Op::Collective { kind: CollectiveKind::ReduceScatter, group, payload, bytes };
-    push.push((scatter(of_unit(true)), Stream::Shard));
-    push.push((scatter(of_unit(true)), Stream::Shard));
+    let sum = Op::Collective { kind: CollectiveKind::AllReduce, group, payload: of_unit(true), bytes };
+    push.push((sum, Stream::Shard));
+    push.push((sum, Stream::Shard));
     push.push((scatter(Payload::TiedGradients), Stream::Shard));
     let payload = Payload::Gradients { chunk: ir::ChunkId::new(0) };
     push.push((Op::Collective { kind: CollectiveKind::AllToAll, group, payload, bytes }, Stream::Expert));
