@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
+use ir::program::{CollectiveKind, HostCopy, Op, Payload, UnitTensor};
 use ir::{
     AttentionKernel, BranchNorms, ContextMethod, FeedForward, InstructionId, Mixer, ParallelBranches, Positions,
     Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
@@ -166,6 +166,9 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
     refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
+    refuse(asked.fused_activation != plain.fused_activation, "fused_activation", fused, switch);
+    let held = "the CPU executor holds logits until their gradient is found";
+    refuse(asked.logits != plain.logits, "logits", held, "set logits = \"held\"");
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
     let early = "the CPU executor recomputes a layer to its end";
@@ -222,6 +225,10 @@ fn sharing(program: &Program) -> Vec<Problem> {
     let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
     refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
     refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
+    let kept = "the CPU executor does not keep parameters in host memory".to_owned();
+    refuse(sharing.offload_parameters, "offload", kept, "leave \"parameters\" out");
+    let slices = "the CPU executor does not divide the vocabulary over pipeline positions".to_owned();
+    refuse(!sharing.vocabulary.is_ends(), "vocabulary", slices, "leave it out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
     let message = format!(
         "the CPU executor computes single operations again on whole layers, not on those of {} tensor ranks",
@@ -288,7 +295,8 @@ fn refused(op: Op) -> Option<String> {
         | Op::Receive { .. }
         | Op::GradientNorm
         | Op::Optimizer
-        | Op::HostCopy { .. } => None,
+        | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::OptimizerState, .. } => None,
+        Op::HostCopy { what: HostCopy::Parameters { .. }, .. } => Some("copy of parameters to host memory".to_owned()),
         Op::Collective { kind, payload, .. } => {
             let (of, known): (&str, &[CollectiveKind]) = payload_kinds(payload);
             (!known.contains(&kind)).then(|| format!("{} of {of}", kind.name()))

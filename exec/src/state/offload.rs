@@ -21,6 +21,7 @@ impl RankState {
     /// If what is to be copied is not there, which a verified program rules out.
     pub fn host_copy(&mut self, what: HostCopy, out: bool) {
         match (what, out) {
+            (HostCopy::Parameters { .. }, _) => panic!("{}: {what:?} is refused before it is loaded", self.rank),
             (HostCopy::Activations { chunk, microbatch }, true) => self.layer_leaves(chunk, microbatch),
             (HostCopy::Activations { chunk, microbatch }, false) => self.layer_returns(chunk, microbatch),
             (HostCopy::OptimizerState, true) => self.gradients_leave(),

@@ -335,6 +335,8 @@ fn recipes_that_are_not_followed_are_refused() {
     check(|r| r.fused_normalisation = false, "training.fused_normalisation");
     check(|r| r.fused_softmax = false, "training.fused_softmax");
     check(|r| r.fused_loss = false, "training.fused_loss");
+    check(|r| r.logits = ir::LogitCopies::Freed, "training.logits");
+    check(|r| r.fused_activation = false, "training.fused_activation");
     check(|r| r.sharded_loss = false, "training.sharded_loss");
     check(|r| r.early_stop_recompute = true, "training.early_stop_recompute");
     check(|r| r.scattered_messages = true, "training.scattered_messages");
@@ -371,6 +373,7 @@ fn divisions_that_are_not_made_are_refused() {
     shared(ir::ContextMethod::AllToAll, 1, 10, heads);
     check_refused(|p| p.layout.sharing.overlap_tensor = true, &["plan.overlap_tensor"]);
     check_refused(|p| p.layout.sharing.overlap_experts = true, &["plan.overlap_experts"]);
+    check_refused(|p| p.layout.sharing.offload_parameters = true, &["plan.offload: the CPU executor does not keep"]);
 }
 
 #[test]
@@ -399,8 +402,8 @@ fn instructions_that_are_not_carried_out_are_refused() {
             }
         },
         &[
+            "no all-reduce of gradients of a unit's experts; 2 of them",
             "no all-to-all of gradients; 1 of them",
-            "of gradients of a unit's experts; 2 of them",
             "of tied gradients; 1 of them",
         ],
     );
