@@ -80,7 +80,7 @@ impl Machine for Trained {
         CpuBackend::new(cluster.clone(), exec::data::generate(1, 20_000), CpuOptions::default())
     }
     fn case(seed: u64) -> Case {
-        if seed % 2 == 0 { Case::tiny(seed, 8) } else { Case::tiny_wide(seed, 8) }
+        if seed.is_multiple_of(2) { Case::tiny(seed, 8) } else { Case::tiny_wide(seed, 8) }
     }
     fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
         let mut case = Case::tiny(3, 8);
