@@ -84,7 +84,7 @@ impl Machine for Trained {
     }
     fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
         let mut case = Case::tiny(3, 8);
-        case.workload.precision = Precision::Bf16;
+        case.workload.precision = Precision::Fp16;
         case.workload.attention = AttentionKernel::Plain;
         case.model.vocabulary = 100;
         case.cluster = clusters::dgx_a100(1);

@@ -10,8 +10,9 @@ use exec::data::{Dataset, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use exec::state::{RecordedRouting, Routing, Weights};
 use ir::{
-    AdamW, Backend, BackendError, Experts, FeedForward, LayerRun, Mixer, MlpKind, Model, NormKind, Positions,
-    Precision, QueryKeyNorm, Rank, Recipe, Recompute, Router, Scoring, Variants, Workload, ZeroStage,
+    AdamW, Backend, BackendError, Experts, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, NormKind,
+    ParallelBranches, Positions, Precision, QueryKeyNorm, Rank, Recipe, Recompute, Router, Scoring, Variants, Workload,
+    ZeroStage,
 };
 use sched::Folding;
 use trainyard_conformance::clusters;
@@ -109,6 +110,39 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
     });
     let [fp32, bf16, from_single] = most;
     say(&format!("largest distance from one rank: FP32 {fp32:.1e}, BF16 {bf16:.1e}, BF16 from FP32 {from_single:.1e}"));
+}
+
+/// Each choice of a plan, and each variant of a model, is in at least ten cases of that swarm.
+#[test]
+fn that_swarm_reaches_every_choice() {
+    type Has = fn(&Case) -> bool;
+    let divides = |case: &Case| case.plan.sharing.shard.unwrap_or(case.plan.data) > 1;
+    let choices: [(&str, Has); 16] = [
+        ("ZeRO-2", |case| case.plan.zero == ZeroStage::Zero2),
+        ("ZeRO-3", |case| case.plan.zero == ZeroStage::Zero3),
+        ("hybrid sharding", |case| case.plan.sharing.shard.is_some_and(|shard| shard < case.plan.data)),
+        ("prefetch", |case| case.plan.sharing.prefetch),
+        ("parameters gathered ahead", |case| case.plan.sharing.overlap_parameters),
+        ("activations in host memory", |case| case.plan.sharing.offload_activations),
+        ("optimizer in host memory", |case| case.plan.sharing.offload_optimizer),
+        ("BF16", |case| case.workload.precision == Precision::Bf16),
+        ("BF16 gradients", |case| case.workload.recipe.gradients == GradientFormat::Half),
+        ("by operation", |case| case.plan.stages.iter().any(|stage| stage.recompute == Recompute::Operations)),
+        ("some layers again", |case| case.plan.stages.iter().any(|stage| stage.recompute_layers.is_some())),
+        ("unlike stages", |case| case.plan.stages.windows(2).any(|pair| pair[0].layers != pair[1].layers)),
+        ("gated GELU", |case| case.model.mlp == MlpKind::GeGlu),
+        ("norms of queries and keys", |case| case.model.variants.query_key_norm != QueryKeyNorm::None),
+        ("branches side by side", |case| case.model.variants.parallel_branches != ParallelBranches::No),
+        ("a tied head divided", |case| case.model.tied_head && case.plan.tensor > 1),
+    ];
+    let cases: Vec<Case> = (0..150).map(|seed| Case::trained(seed, 8)).collect();
+    for (name, has) in choices {
+        let count = cases.iter().filter(|case| has(case)).count();
+        assert!(count >= 10, "{name}: {count} of {} cases", cases.len());
+    }
+    let deep = |case: &&Case| matches!(case.plan.zero, ZeroStage::Zero2 | ZeroStage::Zero3) && divides(case);
+    let divided = cases.iter().filter(deep).count();
+    assert!(divided >= 40, "state is divided in {divided} of {} cases", cases.len());
 }
 
 /// Training state carried from one plan to another, however each divides it, goes on as if nothing had happened.
