@@ -40,8 +40,10 @@ mod backend;
 pub(crate) mod bench;
 pub(crate) mod clock;
 mod crew;
+mod describe;
 mod emulation;
 mod exchange;
+mod meeting;
 mod network;
 mod options;
 mod rank;
@@ -50,8 +52,10 @@ mod refusals;
 mod script;
 mod shared;
 mod snapshot;
+mod stall;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod worker;
 
 pub use backend::CpuBackend;

@@ -23,9 +23,10 @@ use super::emulation::wires;
 use super::options::{CpuOptions, Fault, FaultKind};
 use super::script::Script;
 use super::shared::Report;
-use super::snapshot::Snapshot;
+use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
+use crate::state::Part;
 
 /// Values of a message or collective.
 const ELEMENTS: usize = 1000;
@@ -109,8 +110,9 @@ impl Worker for Fake {
     fn total_gradient_norm(&self) -> f64 {
         0.0
     }
-    fn save(&self, snapshot: &mut Snapshot) {
-        snapshot.weights.insert(format!("rank{}", self.rank.raw()), vec![1], vec![self.tensor[0]]);
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        let name = format!("rank{}", self.rank.raw());
+        put(Kept::Weight, &Part { name: &name, shape: &[1], slice: &[0..1], first: 0, data: &self.tensor[..1] });
     }
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * (self.tensor.len() + self.got.len()) as u64)
