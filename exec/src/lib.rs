@@ -35,5 +35,6 @@ pub mod runtime;
 pub mod state;
 
 pub use measure::{MeasureOptions, measure};
+pub use runtime::processes::{self, Processes};
 pub use runtime::{CpuBackend, CpuOptions, Fault, FaultKind, Snapshot, oversubscribed, slowdowns};
 pub use state::Weights;

@@ -10,6 +10,7 @@ use ir::{
 use super::crew::{Batch, Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
+use super::processes::{Job, Processes, Tensors};
 use super::refusals;
 use super::script::Script;
 use super::shared::Report;
@@ -17,7 +18,7 @@ use super::snapshot::Snapshot;
 use crate::data::Dataset;
 use crate::state::{RankState, Weights};
 
-/// Trains for real: every rank is a thread of this process, in FP32.
+/// Trains for real, in FP32: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
 ///
 /// Its times are measured. Devices with a slowdown and links between domains are emulated as the cluster says; see
 /// the [module](super). `load` of another program between iterations keeps weights and optimizer state if the model is
@@ -27,6 +28,7 @@ pub struct CpuBackend {
     cluster: Cluster,
     corpus: Arc<[u8]>,
     options: CpuOptions,
+    processes: Option<Processes>,
     loaded: Option<Loaded>,
     losses: Vec<f64>,
 }
@@ -34,8 +36,11 @@ pub struct CpuBackend {
 #[derive(Debug)]
 struct Loaded {
     program: Arc<VerifiedProgram>,
+    flat: Arc<Program>,
+    dataset: Arc<Dataset>,
     digest: u64,
-    crew: Crew,
+    /// The threads, unless the ranks are processes.
+    crew: Option<Crew>,
     oversubscribed: bool,
 }
 
@@ -43,7 +48,13 @@ impl CpuBackend {
     /// A machine that stands for `cluster` and trains on the bytes of `corpus`.
     #[must_use]
     pub fn new(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions) -> Self {
-        Self { cluster, corpus: corpus.into(), options, loaded: None, losses: Vec::new() }
+        Self { cluster, corpus: corpus.into(), options, processes: None, loaded: None, losses: Vec::new() }
+    }
+    /// The same with ranks that are processes: each program must have as many ranks as there are. Devices with a slowdown
+    /// are emulated, links are not.
+    #[must_use]
+    pub fn over(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions, processes: Processes) -> Self {
+        Self { processes: Some(processes), ..Self::new(cluster, corpus, options) }
     }
     /// Mean loss of each iteration that ended, in order, since the backend was made.
     #[must_use]
@@ -60,13 +71,20 @@ impl CpuBackend {
     ///
     /// # Errors
     /// What stopped the run before.
-    pub fn snapshot(&self) -> Result<Option<Snapshot>, BackendError> {
-        self.loaded.as_ref().map(|loaded| loaded.crew.save()).transpose()
+    pub fn snapshot(&mut self) -> Result<Option<Snapshot>, BackendError> {
+        let Some(loaded) = &self.loaded else { return Ok(None) };
+        match (&loaded.crew, &mut self.processes) {
+            (Some(crew), _) => crew.save(),
+            (None, Some(processes)) => processes.save(),
+            (None, None) => unreachable!("a loaded program has ranks"),
+        }
+        .map(Some)
     }
 
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
         let mut problems = refusals::of(program);
         problems.extend(device_problems(program, &self.cluster));
+        problems.extend(self.processes.as_ref().and_then(|processes| process_problem(program, processes)));
         let workload = &program.workload;
         problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
         problems.extend(self.options.initial.iter().flat_map(|weights| weights.problems(&program.model)));
@@ -75,8 +93,28 @@ impl CpuBackend {
 
     /// The state to go on from: that of the loaded program, if it is of the same model and nothing went wrong.
     fn carried_over(&mut self, model: &Model) -> Option<Snapshot> {
-        let loaded = self.loaded.take()?;
-        (loaded.program.model == *model).then(|| loaded.crew.save().ok()).flatten()
+        let same = self.loaded.as_ref()?.program.model == *model;
+        let snapshot = if same { self.snapshot().ok().flatten() } else { None };
+        self.loaded = None;
+        snapshot
+    }
+
+    /// Starts the threads of the ranks.
+    fn start(
+        &self,
+        plan: Plan,
+        verified: &Arc<VerifiedProgram>,
+        dataset: &Arc<Dataset>,
+        carried: Option<Snapshot>,
+    ) -> Result<Crew, BackendError> {
+        let initial = self.options.initial.clone();
+        let build = {
+            let verified = Arc::clone(verified);
+            move |rank| build(&verified, rank, carried.as_ref(), initial.as_deref())
+        };
+        let (program, dataset) = (Arc::clone(&plan.program), Arc::clone(dataset));
+        let feed = move |rank, iteration, microbatch| batch(&program, &dataset, rank, iteration, microbatch);
+        Crew::start(plan, self.options.clone(), build, feed)
     }
 }
 
@@ -97,25 +135,24 @@ impl Backend for CpuBackend {
         let workload = &program.workload;
         let dataset = Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed)
             .map_err(|problem| BackendError::Unsupported(vec![problem]))?;
-        let carried = self.carried_over(&program.model).map(Arc::new);
-        let initial = self.options.initial.clone();
-        let build = {
-            let program = Arc::clone(&program);
-            move |rank| build(&program, rank, carried.as_deref(), initial.as_deref())
-        };
+        let dataset = Arc::new(dataset);
+        let carried = self.carried_over(&program.model);
         let flat = Arc::new(Program::clone(&program));
-        let feed = {
-            let program = Arc::clone(&flat);
-            move |rank, iteration, microbatch| batch(&program, &dataset, rank, iteration, microbatch)
-        };
         let script = Arc::new(Script::new(&program));
-        let (wires, capacities) = wires(&program, &self.cluster, &script);
-        let plan = Plan { program: flat, script, wires, capacities, slowdowns: slowdowns(&program, &self.cluster) };
-        let crew = Crew::start(plan, self.options.clone(), build, feed)?;
+        let slowdowns = slowdowns(&program, &self.cluster);
+        let crew = if let Some(processes) = &mut self.processes {
+            let job = job(&program, &self.options, carried.as_ref());
+            processes.load(&flat, &script, |rank| job(rank, slowdowns[rank.index()]))?;
+            None
+        } else {
+            let (wires, capacities) = wires(&program, &self.cluster, &script);
+            let plan = Plan { program: Arc::clone(&flat), script, wires, capacities, slowdowns };
+            Some(self.start(plan, &program, &dataset, carried)?)
+        };
         let cores =
             std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
         let oversubscribed = oversubscribed(&program, &self.cluster, cores);
-        self.loaded = Some(Loaded { digest: program.digest(), program, crew, oversubscribed });
+        self.loaded = Some(Loaded { digest: program.digest(), program, flat, dataset, crew, oversubscribed });
         Ok(())
     }
 
@@ -123,7 +160,14 @@ impl Backend for CpuBackend {
     /// If nothing is loaded.
     fn iterate(&mut self, iteration: u64) -> Result<IterationOutcome, BackendError> {
         let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
-        let reports = loaded.crew.iterate(iteration)?;
+        let reports = match (&loaded.crew, &mut self.processes) {
+            (Some(crew), _) => crew.iterate(iteration),
+            (None, Some(processes)) => {
+                let feed = |rank, microbatch| batch(&loaded.flat, &loaded.dataset, rank, iteration, microbatch);
+                processes.iterate(iteration, self.options.stall_timeout, feed)
+            }
+            (None, None) => unreachable!("a loaded program has ranks"),
+        }?;
         let loss = mean_loss(&loaded.program, &reports);
         let gradient_norm = reports.iter().find_map(|report| report.gradient_norm);
         let timeline = Timeline {
@@ -149,6 +193,37 @@ fn build(
         state.load_moments(first, second);
     }
     state
+}
+
+/// What each rank's process is told to work on, by rank and slowdown.
+fn job(
+    program: &VerifiedProgram,
+    options: &CpuOptions,
+    carried: Option<&Snapshot>,
+) -> impl Fn(Rank, f64) -> Job + use<> {
+    let text = ir::program::text::print(program);
+    let faults = options.faults.clone();
+    let weights = carried.map(|snapshot| &snapshot.weights).or(options.initial.as_deref()).cloned();
+    let moments = carried.map(|snapshot| snapshot.moments.clone());
+    move |_, slowdown| Job {
+        program: text.clone(),
+        slowdown,
+        faults: faults.clone(),
+        weights: weights.as_ref().map(Tensors::from),
+        moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
+    }
+}
+
+/// Why processes cannot carry out a program, if they cannot.
+fn process_problem(program: &Program, processes: &Processes) -> Option<Problem> {
+    let (ranks, world) = (program.world(), processes.world());
+    if processes.failed() {
+        return Some(Problem::new("launch", "the processes of the ranks have ended").hint("start them again"));
+    }
+    let hint = format!("start {ranks} processes, or divide the model over {world} ranks");
+    (ranks != world)
+        .then(|| Problem::new("launch", format!("the plan has {ranks} ranks, and {world} processes were started")))
+        .map(|problem| problem.hint(hint))
 }
 
 /// Index of a rank among the replicas and in its tensor group.

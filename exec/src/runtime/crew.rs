@@ -300,7 +300,7 @@ pub(super) fn prepare<W: Worker>(
     worker: &mut W,
     program: &Program,
     iteration: u64,
-    feed: impl Fn(MicrobatchId) -> Batch,
+    mut feed: impl FnMut(MicrobatchId) -> Batch,
 ) {
     worker.begin_iteration(iteration);
     for microbatch in (0..program.layout.microbatches).map(MicrobatchId::new) {

@@ -9,6 +9,8 @@
 //! | `reduce` | sums in a fixed order |
 //! | `emulation` | which devices and links are emulated |
 //! | `crew` | the threads: start, iterate, fail, stop |
+//! | `meeting` | what a rank asks of whatever carries its messages and collectives |
+//! | [`processes`] | ranks that are processes: started, joined, watched, ended |
 //! | `backend` | all of it behind [`ir::Backend`] |
 //!
 //! # Streams on a CPU
@@ -46,6 +48,7 @@ mod exchange;
 mod meeting;
 mod network;
 mod options;
+pub mod processes;
 mod rank;
 pub(crate) mod reduce;
 mod refusals;

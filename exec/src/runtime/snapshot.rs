@@ -22,30 +22,13 @@ pub(super) enum Kept {
     SecondMoment,
 }
 
-impl Kept {
-    /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::Weight, Self::FirstMoment, Self::SecondMoment];
-}
-
 impl Snapshot {
     /// Puts a rank's part in its place.
     pub(super) fn put(&mut self, kept: Kept, part: &Part<'_>) {
-        self.all_mut(kept).put(part);
-    }
-    /// One number of all parameters.
-    pub(super) const fn all(&self, kept: Kept) -> &Weights {
         match kept {
-            Kept::Weight => &self.weights,
-            Kept::FirstMoment => &self.moments[0],
-            Kept::SecondMoment => &self.moments[1],
-        }
-    }
-    /// One number of all parameters.
-    pub(super) const fn all_mut(&mut self, kept: Kept) -> &mut Weights {
-        match kept {
-            Kept::Weight => &mut self.weights,
-            Kept::FirstMoment => &mut self.moments[0],
-            Kept::SecondMoment => &mut self.moments[1],
+            Kept::Weight => self.weights.put(part),
+            Kept::FirstMoment => self.moments[0].put(part),
+            Kept::SecondMoment => self.moments[1].put(part),
         }
     }
 }
