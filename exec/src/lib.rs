@@ -36,5 +36,5 @@ pub mod state;
 
 pub use measure::{MeasureOptions, measure};
 pub use runtime::processes::{self, Processes};
-pub use runtime::{CpuBackend, CpuOptions, Fault, FaultKind, Snapshot, oversubscribed, slowdowns};
+pub use runtime::{CpuBackend, CpuOptions, Fault, FaultKind, Snapshot, emulates_links, oversubscribed, slowdowns};
 pub use state::Weights;

@@ -32,6 +32,13 @@ pub fn oversubscribed(program: &Program, cluster: &Cluster, cores: u32) -> bool 
     }
 }
 
+/// Whether a run whose ranks are threads emulates links: data go between domains of the cluster. Between processes, none
+/// is emulated.
+#[must_use]
+pub fn emulates_links(program: &Program, cluster: &Cluster) -> bool {
+    wires(program, cluster, &Script::new(program)).0.iter().any(Option::is_some)
+}
+
 /// What each transaction puts on the emulated network (`None`: nothing, it stays inside a domain), and the capacity of
 /// each link in bytes per second.
 pub(super) fn wires(program: &Program, cluster: &Cluster, script: &Script) -> (Vec<Option<Wire>>, Vec<f64>) {

@@ -62,6 +62,6 @@ mod threads;
 mod worker;
 
 pub use backend::CpuBackend;
-pub use emulation::{oversubscribed, slowdowns};
+pub use emulation::{emulates_links, oversubscribed, slowdowns};
 pub use options::{CpuOptions, Fault, FaultKind};
 pub use snapshot::Snapshot;

@@ -121,6 +121,8 @@ pub struct RunReport {
     pub header: Header,
     /// The plan carried out.
     pub plan: PlanSummary,
+    /// Where its ranks were, and what joined them.
+    pub ranks: String,
     /// Iterations carried out.
     pub iterations: u32,
     /// Iterations at the start whose times are not used: caches and allocators settle.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use exec::Processes;
 use exec::data::generate;
 use exec::runtime::{CpuBackend, CpuOptions};
 use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram};
@@ -32,18 +33,25 @@ pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
         return Err(error);
     }
     let program = job.program(&decision.plan)?;
-    report(&job, &decision, &program, context)
+    report(&job, &decision, &program, None, context)
 }
 
+/// Trains with threads as ranks, or with these processes.
 pub(crate) fn report(
     job: &Job<'_>,
     decision: &Decision,
     program: &Arc<VerifiedProgram>,
+    processes: Option<Processes>,
     context: &Context<'_>,
 ) -> Result<RunReport, Error> {
     let scenario = &job.loaded.scenario;
     let options = CpuOptions { interrupt: Arc::clone(&context.interrupt), ..CpuOptions::default() };
-    let mut backend = CpuBackend::new(scenario.cluster.clone(), corpus(job.loaded)?, options);
+    let ranks = ranks(job, program, processes.as_ref());
+    let (cluster, corpus) = (scenario.cluster.clone(), corpus(job.loaded)?);
+    let mut backend = match processes {
+        Some(processes) => CpuBackend::over(cluster, corpus, options, processes),
+        None => CpuBackend::new(cluster, corpus, options),
+    };
     let refused = backend.unsupported(program);
     if !refused.is_empty() {
         return Err(job.loaded.error(refused));
@@ -74,6 +82,7 @@ pub(crate) fn report(
     Ok(RunReport {
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
+        ranks,
         iterations,
         warm_up_iterations,
         iteration_ms,
@@ -88,6 +97,14 @@ pub(crate) fn report(
         decided: decision.plan.clone(),
         program: Arc::clone(program),
     })
+}
+
+/// Where the ranks are, in words.
+fn ranks(job: &Job<'_>, program: &VerifiedProgram, processes: Option<&Processes>) -> String {
+    let Some(processes) = processes else { return format!("{} threads of one process", program.world()) };
+    let emulated = exec::emulates_links(program, &job.loaded.scenario.cluster);
+    let links = if emulated { "; links between nodes are not emulated, but those of this machine" } else { "" };
+    format!("{}{links}", processes.how())
 }
 
 /// The bytes to train on.

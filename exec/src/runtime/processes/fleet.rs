@@ -148,7 +148,8 @@ impl Processes {
                     .spawn(move || listen(rank, from, &sender))
                     .map(drop)
             };
-            let ready = control.again().and_then(listen).and_then(|()| control.set_patience(Some(watchfulness.silence)));
+            let ready =
+                control.again().and_then(listen).and_then(|()| control.set_patience(Some(watchfulness.silence)));
             ready.map_err(|error| failed(rank_at(rank), 0, format!("its connection is of no use: {error}")))?;
             members.push(Member { control, ahead: 0, heard: Instant::now(), beat: None, missing: None });
         }
@@ -368,8 +369,7 @@ impl Processes {
                         Answer::Beat { since, instruction, missing } => {
                             let at = self.epoch.map(Epoch::elapsed);
                             self.members[rank].beat = at.map(|at| (at, (since, instruction)));
-                            self.members[rank].missing =
-                                missing.map(|(transaction, end)| EndId { transaction, end });
+                            self.members[rank].missing = missing.map(|(transaction, end)| EndId { transaction, end });
                         }
                         Answer::Failed(failure) => return Err(failure.error(rank_at(rank), self.iteration)),
                         Answer::Lost { rank: lost, why } => {

@@ -177,10 +177,8 @@ impl Gathering {
     }
 
     fn missing(&mut self, waited: Duration) {
-        let missing: Vec<String> = (0..self.world)
-            .filter(|rank| self.met[*rank as usize].is_none())
-            .map(|rank| rank.to_string())
-            .collect();
+        let missing: Vec<String> =
+            (0..self.world).filter(|rank| self.met[*rank as usize].is_none()).map(|rank| rank.to_string()).collect();
         let what = format!("no word from ranks {} within {:.0} s", missing.join(", "), waited.as_secs_f64());
         let hint = "see whether they started, and whether their nodes reach the coordinator's port";
         self.problems.push(Problem::new("launch", what).hint(hint));

@@ -62,7 +62,8 @@ pub fn serve_standard_input() -> std::io::Result<Ended> {
 /// The state of a rank that trains.
 pub(super) fn train(rank: Rank, program: &Arc<Program>, job: Job) -> Result<RankState, String> {
     let verified = VerifiedProgram::new(Program::clone(program));
-    let verified = verified.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let verified =
+        verified.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let weights = job.weights.map(Tensors::weights);
     let mut state = RankState::new(&Arc::new(verified), rank, weights.as_ref());
     if let Some(moments) = job.moments {

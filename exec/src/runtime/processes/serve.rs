@@ -132,11 +132,7 @@ struct Loaded<W> {
 
 impl Work {
     /// Does what it is told until nothing more comes. A rank that failed does nothing more but waits.
-    fn live<W: Worker>(
-        &mut self,
-        commands: &Receiver<Command>,
-        build: &impl Build<W>,
-    ) {
+    fn live<W: Worker>(&mut self, commands: &Receiver<Command>, build: &impl Build<W>) {
         wait_exactly();
         let mut loaded = None;
         while let Ok(command) = commands.recv() {
@@ -194,11 +190,7 @@ impl Work {
         Ok(())
     }
 
-    fn load<W: Worker>(
-        &self,
-        job: Job,
-        build: &impl Build<W>,
-    ) -> Result<Loaded<W>, String> {
+    fn load<W: Worker>(&self, job: Job, build: &impl Build<W>) -> Result<Loaded<W>, String> {
         let say = |problems: Vec<ir::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let program = Arc::new(ir::program::text::parse(&job.program).map_err(say)?);
         let (slowdown, faults) = (job.slowdown, job.faults.clone());

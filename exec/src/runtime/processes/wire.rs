@@ -65,7 +65,9 @@ pub(in crate::runtime) struct Tensors(Vec<(String, Vec<usize>, Vec<f32>)>);
 
 impl From<&Weights> for Tensors {
     fn from(weights: &Weights) -> Self {
-        Self(weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape.clone(), tensor.data.clone())).collect())
+        Self(
+            weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape.clone(), tensor.data.clone())).collect(),
+        )
     }
 }
 

@@ -11,10 +11,9 @@ use ir::program::{
     Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream, UnitRange,
 };
 use ir::{
-    AdamW, AttentionKernel, Axis, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm,
-    DeviceKind, DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind,
-    NodeKindId, NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId, Workload,
-    ZeroStage,
+    AdamW, AttentionKernel, Axis, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, DeviceKind,
+    DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind, NodeKindId,
+    NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId, Workload, ZeroStage,
 };
 
 use super::clock::thread_cpu;

@@ -68,13 +68,8 @@ fn try_start(
         Carrier::Tcp => over_tcp(world, watchfulness, of_job),
     };
     let text = ir::program::text::print(&program);
-    let job = |_| Job {
-        program: text.clone(),
-        slowdown: 1.0,
-        faults: options.faults.clone(),
-        weights: None,
-        moments: None,
-    };
+    let job =
+        |_| Job { program: text.clone(), slowdown: 1.0, faults: options.faults.clone(), weights: None, moments: None };
     processes.load(&program, &script, job)?;
     Ok(Ranks::Processes(processes, options.stall_timeout))
 }
@@ -276,9 +271,7 @@ fn trained(carrier: Carrier, division: &Division, then: &Division) -> (Vec<f64>,
     let build = crate::runtime::processes::train;
     let mut backend = match carrier {
         Carrier::Threads => CpuBackend::new(cluster, text, CpuOptions::default()),
-        Carrier::Unix => {
-            CpuBackend::over(cluster, text, CpuOptions::default(), over_unix(world, watchfulness, build))
-        }
+        Carrier::Unix => CpuBackend::over(cluster, text, CpuOptions::default(), over_unix(world, watchfulness, build)),
         Carrier::Tcp => CpuBackend::over(cluster, text, CpuOptions::default(), over_tcp(world, watchfulness, build)),
     };
     let mut losses = train(&mut backend, first, 0..3);
