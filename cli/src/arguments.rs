@@ -106,6 +106,12 @@ pub(crate) enum Verb {
         /// How long a process may say nothing before it counts as stopped
         #[arg(long, value_name = "SECONDS", default_value = "10s", value_parser = seconds)]
         silence: Duration,
+        /// How many times lost processes are started again
+        #[arg(long, value_name = "TIMES", default_value_t = 3)]
+        restarts: u32,
+        /// Keep the state to go on from after every so many iterations
+        #[arg(long, value_name = "ITERATIONS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        keep_every: u64,
     },
     /// One of the processes that `launch` starts
     #[command(hide = true)]

@@ -1,7 +1,6 @@
 //! `run` and `launch`: training with threads, with processes of this host, or with those of a launcher.
 
 use std::process::Command;
-use std::time::Duration;
 
 use trainyard::results::{RunReport, json};
 use trainyard::{Context, Error, Launch, LaunchRequest, Loaded, Output, Subject};
@@ -28,22 +27,17 @@ pub(crate) fn run(of: &OfScenario, context: &Context<'_>) -> Result<Answer, Erro
 }
 
 /// `launch`: with processes of this program.
-pub(crate) fn launch(
-    of: &OfScenario,
-    processes: u32,
-    silence: Duration,
-    context: &Context<'_>,
-) -> Result<Answer, Error> {
+pub(crate) fn launch(of: &OfScenario, request: &LaunchRequest, context: &Context<'_>) -> Result<Answer, Error> {
     let (loaded, out) = open(of)?;
-    let worker = || {
-        // The program that this is.
-        let program = std::env::current_exe().unwrap_or_else(|_| "trainyard".into());
-        let mut command = Command::new(program);
-        command.arg("worker");
-        command
-    };
-    let request = LaunchRequest { processes, silence, worker: &worker };
-    close(trainyard::launch_processes(&loaded, &request, context)?, &loaded, out)
+    close(trainyard::launch_processes(&loaded, request, context)?, &loaded, out)
+}
+
+/// One process of this program that waits for its rank.
+pub(crate) fn worker() -> Command {
+    let program = std::env::current_exe().unwrap_or_else(|_| "trainyard".into());
+    let mut command = Command::new(program);
+    command.arg("worker");
+    command
 }
 
 fn close(report: RunReport, loaded: &Loaded, out: Option<Output>) -> Result<Answer, Error> {

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use trainyard::results::{error_json, json};
 use trainyard::{
-    Context, Document, Error, InitRequest, Loaded, Output, Subject, SweepPoints, SweepRequest, Vary, output, scenario,
+    Context, Document, Error, InitRequest, LaunchRequest, Loaded, Output, Subject, SweepPoints, SweepRequest, Vary,
+    output, scenario,
 };
 
 use crate::arguments::{Arguments, OfScenario, Verb};
@@ -96,7 +97,16 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             of_scenario(verb, of, context)
         }
         Verb::Run(of) => launched::run(of, context),
-        Verb::Launch { of, nproc, silence } => launched::launch(of, *nproc, *silence, context),
+        Verb::Launch { of, nproc, silence, restarts, keep_every } => {
+            let request = LaunchRequest {
+                processes: *nproc,
+                silence: *silence,
+                restarts: *restarts,
+                keep_every: *keep_every,
+                worker: launched::worker,
+            };
+            launched::launch(of, &request, context)
+        }
         Verb::Calibrate { .. } | Verb::Validate { .. } => measured::answer(verb, context),
         Verb::Check { .. } | Verb::Diff { .. } => compared(verb, context),
         Verb::Sweep { .. } => sweep(verb, context),

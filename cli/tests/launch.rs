@@ -47,18 +47,9 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = scenario(folder.path(), 1_000_000);
         let mut command = Command::new(TRAINYARD);
-        command.args(["launch", "--nproc", "4", "--silence", "1s", "-q"]).arg(&path);
+        command.args(["launch", "--nproc", "4", "--silence", "1s", "--restarts", "0", "-q"]).arg(&path);
         let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let workers = loop {
-            let found = children(launcher.id());
-            // Each has its threads once all have met.
-            if found.len() == 4 && found.iter().all(|worker| threads(*worker) >= 6) {
-                break found;
-            }
-            assert!(Instant::now() < deadline, "the workers do not start: {found:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let workers = started(launcher.id());
         // Into the iterations.
         std::thread::sleep(Duration::from_millis(300));
         Self { launcher, workers, _folder: folder }
@@ -74,6 +65,20 @@ impl Running {
         let left: Vec<&u32> = self.workers.iter().filter(|worker| exists(**worker)).collect();
         assert!(left.is_empty(), "workers {left:?} are left: {said}");
         (status.code(), said, took)
+    }
+}
+
+/// Waits until four workers have met, and gives their process ids in the order of their ranks.
+fn started(launcher: u32) -> Vec<u32> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let found = children(launcher);
+        // Each has its threads once all have met.
+        if found.len() == 4 && found.iter().all(|worker| threads(*worker) >= 6) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "the workers do not start: {found:?}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -141,6 +146,47 @@ fn a_killed_rank_stops_the_run_with_its_cause() {
         assert!(said.contains("was killed (signal 9"), "{said}");
         assert!(took < Duration::from_secs(5), "{took:?}");
     }
+}
+
+/// Ranks are killed at moments that nothing is tuned to; every iteration's loss is that of an undisturbed run.
+#[test]
+fn a_run_goes_on_where_ranks_are_killed() {
+    const KILLS: usize = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let path = scenario(folder.path(), 120);
+    let undisturbed = trainyard(&["run"], &path);
+    let mut command = Command::new(TRAINYARD);
+    command.args(["launch", "--nproc", "4", "--restarts", "100", "--keep-every", "7", "-q", "--json", "-"]).arg(&path);
+    let launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut kills, mut dice) = (0, 0x9e37_79b9_u64);
+    let killer = launcher.id();
+    started(killer);
+    let killer = std::thread::spawn(move || {
+        while kills < KILLS {
+            // A linear congruence is random enough to choose a rank and a moment.
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            std::thread::sleep(Duration::from_millis(dice >> 33 & 0xff));
+            let workers = children(killer);
+            if !exists(killer) || zombie(killer) {
+                break;
+            }
+            if let Some(worker) = workers.get((dice >> 50) as usize % 4) {
+                // It may be gone by now.
+                let _ = Command::new("kill").args(["-KILL", &worker.to_string()]).stderr(Stdio::null()).status();
+                kills += 1;
+            }
+        }
+        kills
+    });
+    let output = launcher.wait_with_output().unwrap();
+    let kills = killer.join().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(losses(&output.stdout).len(), 120);
+    assert_eq!(losses(&output.stdout), losses(&undisturbed.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lost = report["lost"].as_array().unwrap().len();
+    assert!(kills >= 2 && lost >= 1, "{kills} kills, {lost} ranks lost");
+    assert!(report["goodput"].as_f64().is_some_and(|goodput| 0.0 < goodput && goodput < 1.0), "{report}");
 }
 
 #[test]

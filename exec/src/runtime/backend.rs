@@ -11,6 +11,7 @@ use super::crew::{Batch, Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
 use super::processes::{Job, Processes, Tensors};
+use super::recovery::Recovery;
 use super::refusals;
 use super::script::Script;
 use super::shared::Report;
@@ -29,6 +30,7 @@ pub struct CpuBackend {
     corpus: Arc<[u8]>,
     options: CpuOptions,
     processes: Option<Processes>,
+    recovery: Option<Recovery>,
     loaded: Option<Loaded>,
     losses: Vec<f64>,
 }
@@ -48,13 +50,31 @@ impl CpuBackend {
     /// A machine that stands for `cluster` and trains on the bytes of `corpus`.
     #[must_use]
     pub fn new(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions) -> Self {
-        Self { cluster, corpus: corpus.into(), options, processes: None, loaded: None, losses: Vec::new() }
+        Self {
+            cluster,
+            corpus: corpus.into(),
+            options,
+            processes: None,
+            recovery: None,
+            loaded: None,
+            losses: Vec::new(),
+        }
     }
     /// The same with ranks that are processes: each program must have as many ranks as there are. Devices with a slowdown
     /// are emulated, links are not.
     #[must_use]
     pub fn over(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions, processes: Processes) -> Self {
         Self { processes: Some(processes), ..Self::new(cluster, corpus, options) }
+    }
+    /// With processes that are started again when a rank is lost.
+    #[must_use]
+    pub fn with_recovery(self, recovery: Recovery) -> Self {
+        Self { recovery: Some(recovery), ..self }
+    }
+    /// How often ranks were lost, and why, if they are started again.
+    #[must_use]
+    pub const fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
     }
     /// Mean loss of each iteration that ended, in order, since the backend was made.
     #[must_use]
@@ -84,7 +104,12 @@ impl CpuBackend {
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
         let mut problems = refusals::of(program);
         problems.extend(device_problems(program, &self.cluster));
-        problems.extend(self.processes.as_ref().and_then(|processes| process_problem(program, processes)));
+        match &self.processes {
+            Some(processes) => problems.extend(process_problem(program, processes)),
+            // They were lost, and could not be started again.
+            None if self.recovery.is_some() => problems.push(ended()),
+            None => {}
+        }
         let workload = &program.workload;
         problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
         problems.extend(self.options.initial.iter().flat_map(|weights| weights.problems(&program.model)));
@@ -97,6 +122,67 @@ impl CpuBackend {
         let snapshot = if same { self.snapshot().ok().flatten() } else { None };
         self.loaded = None;
         snapshot
+    }
+
+    /// Tells all processes what they work on, going on from `carried` if there is any.
+    fn tell(
+        &mut self,
+        program: &Arc<VerifiedProgram>,
+        flat: &Arc<Program>,
+        carried: Option<&Snapshot>,
+    ) -> Result<(), BackendError> {
+        let job = job(program, &self.options, carried);
+        let slowdowns = slowdowns(program, &self.cluster);
+        let script = Arc::new(Script::new(program));
+        let processes = self.processes.as_mut().expect("ranks that are processes");
+        processes.load(flat, &script, |rank| job(slowdowns[rank.index()]))
+    }
+
+    /// Carries out an iteration, and keeps the state after it if it is wanted.
+    fn attempt(&mut self, iteration: u64) -> Result<Vec<Report>, BackendError> {
+        let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
+        let reports = match (&loaded.crew, &mut self.processes) {
+            (Some(crew), _) => crew.iterate(iteration),
+            (None, Some(processes)) => {
+                let feed = |rank, microbatch| batch(&loaded.flat, &loaded.dataset, rank, iteration, microbatch);
+                processes.iterate(iteration, self.options.stall_timeout, feed)
+            }
+            (None, None) => unreachable!("a loaded program has ranks"),
+        }?;
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.wants(iteration)) {
+            let state = self.snapshot()?.expect("a program is loaded");
+            self.recovery.as_mut().expect("it wants the state").keep(iteration, state);
+        }
+        Ok(reports)
+    }
+
+    /// Starts the ranks again after they stopped in `iteration`, and gives the iteration to go on from.
+    fn recover(
+        &mut self,
+        program: &Arc<VerifiedProgram>,
+        flat: &Arc<Program>,
+        iteration: u64,
+        mut error: BackendError,
+    ) -> Result<u64, BackendError> {
+        let Some(mut recovery) = self.recovery.take() else { return Err(error) };
+        let result = loop {
+            let next = match recovery.lost(iteration, error) {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            // The old ones end before new ones start.
+            self.processes = None;
+            let started = recovery.start().and_then(|processes| {
+                self.processes = Some(processes);
+                self.tell(program, flat, recovery.kept())
+            });
+            match started {
+                Ok(()) => break Ok(next),
+                Err(again) => error = again,
+            }
+        };
+        self.recovery = Some(recovery);
+        result
     }
 
     /// Starts the threads of the ranks.
@@ -138,13 +224,18 @@ impl Backend for CpuBackend {
         let dataset = Arc::new(dataset);
         let carried = self.carried_over(&program.model);
         let flat = Arc::new(Program::clone(&program));
-        let script = Arc::new(Script::new(&program));
-        let slowdowns = slowdowns(&program, &self.cluster);
-        let crew = if let Some(processes) = &mut self.processes {
-            let job = job(&program, &self.options, carried.as_ref());
-            processes.load(&flat, &script, |rank| job(rank, slowdowns[rank.index()]))?;
+        let crew = if self.processes.is_some() {
+            let told = self.tell(&program, &flat, carried.as_ref());
+            if let Some(recovery) = &mut self.recovery {
+                recovery.begin(carried);
+            }
+            if let Err(error) = told {
+                self.recover(&program, &flat, 0, error)?;
+            }
             None
         } else {
+            let script = Arc::new(Script::new(&program));
+            let slowdowns = slowdowns(&program, &self.cluster);
             let (wires, capacities) = wires(&program, &self.cluster, &script);
             let plan = Plan { program: Arc::clone(&flat), script, wires, capacities, slowdowns };
             Some(self.start(plan, &program, &dataset, carried)?)
@@ -159,15 +250,22 @@ impl Backend for CpuBackend {
     /// # Panics
     /// If nothing is loaded.
     fn iterate(&mut self, iteration: u64) -> Result<IterationOutcome, BackendError> {
-        let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
-        let reports = match (&loaded.crew, &mut self.processes) {
-            (Some(crew), _) => crew.iterate(iteration),
-            (None, Some(processes)) => {
-                let feed = |rank, microbatch| batch(&loaded.flat, &loaded.dataset, rank, iteration, microbatch);
-                processes.iterate(iteration, self.options.stall_timeout, feed)
+        if let Some(recovery) = &mut self.recovery {
+            recovery.enter(iteration);
+        }
+        let mut at = iteration;
+        let reports = loop {
+            match self.attempt(at) {
+                Ok(reports) if at == iteration => break reports,
+                Ok(_) => at += 1,
+                Err(error) => {
+                    let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
+                    let (program, flat) = (Arc::clone(&loaded.program), Arc::clone(&loaded.flat));
+                    at = self.recover(&program, &flat, at, error)?;
+                }
             }
-            (None, None) => unreachable!("a loaded program has ranks"),
-        }?;
+        };
+        let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
         let loss = mean_loss(&loaded.program, &reports);
         let gradient_norm = reports.iter().find_map(|report| report.gradient_norm);
         let timeline = Timeline {
@@ -195,17 +293,13 @@ fn build(
     state
 }
 
-/// What each rank's process is told to work on, by rank and slowdown.
-fn job(
-    program: &VerifiedProgram,
-    options: &CpuOptions,
-    carried: Option<&Snapshot>,
-) -> impl Fn(Rank, f64) -> Job + use<> {
+/// What a rank's process is told to work on, by its slowdown.
+fn job(program: &VerifiedProgram, options: &CpuOptions, carried: Option<&Snapshot>) -> impl Fn(f64) -> Job + use<> {
     let text = ir::program::text::print(program);
     let faults = options.faults.clone();
     let weights = carried.map(|snapshot| &snapshot.weights).or(options.initial.as_deref()).cloned();
     let moments = carried.map(|snapshot| snapshot.moments.clone());
-    move |_, slowdown| Job {
+    move |slowdown| Job {
         program: text.clone(),
         slowdown,
         faults: faults.clone(),
@@ -214,11 +308,15 @@ fn job(
     }
 }
 
+fn ended() -> Problem {
+    Problem::new("launch", "the processes of the ranks have ended").hint("start them again")
+}
+
 /// Why processes cannot carry out a program, if they cannot.
 fn process_problem(program: &Program, processes: &Processes) -> Option<Problem> {
     let (ranks, world) = (program.world(), processes.world());
     if processes.failed() {
-        return Some(Problem::new("launch", "the processes of the ranks have ended").hint("start them again"));
+        return Some(ended());
     }
     let hint = format!("start {ranks} processes, or divide the model over {world} ranks");
     (ranks != world)

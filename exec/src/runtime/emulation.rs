@@ -1,6 +1,6 @@
 //! Which devices and links of a cluster are emulated, and how.
 //!
-//! Ranks are threads of one process whatever the cluster says. A device with a slowdown other than 1 is emulated by
+//! Ranks are threads or processes of this machine whatever the cluster says. A device with a slowdown other than 1 is emulated by
 //! waiting, a path that leaves a domain by the [`super::network`]; inside a domain data move at the speed of this
 //! machine's memory.
 

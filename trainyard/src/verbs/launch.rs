@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exec::Recovery;
 use exec::processes::{self, Ended, Processes, Watchfulness};
 use ir::{BackendError, Problem, Rank};
 
@@ -11,31 +12,30 @@ use crate::job::Job;
 use crate::launch::Launch;
 use crate::results::RunReport;
 use crate::scenario::Loaded;
-use crate::verbs::run;
+use crate::verbs::run::{self, Ranks};
 use crate::{Context, Error, policy};
 
 /// What `launch` is asked for.
-pub struct LaunchRequest<'a> {
+#[derive(Clone, Debug)]
+pub struct LaunchRequest {
     /// How many processes.
     pub processes: u32,
     /// How long a process may say nothing before it counts as stopped.
     pub silence: Duration,
+    /// How many times lost processes are started again.
+    pub restarts: u32,
+    /// After how many iterations each time the state to go on from is kept.
+    pub keep_every: u64,
     /// What starts one of them: it must call [`serve_launched`].
-    pub worker: &'a dyn Fn() -> Command,
-}
-
-impl std::fmt::Debug for LaunchRequest<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaunchRequest").field("processes", &self.processes).finish_non_exhaustive()
-    }
+    pub worker: fn() -> Command,
 }
 
 /// Trains a scenario's plan with a process of this host for each rank.
 ///
 /// # Errors
 /// As [`crate::run`]; [`Error::Input`] if the plan has another number of ranks, [`Error::Run`] with what became of the first
-/// process that ended, stopped or stalled. No process is left behind.
-pub fn launch(loaded: &Loaded, request: &LaunchRequest<'_>, context: &Context<'_>) -> Result<RunReport, Error> {
+/// process that ended, stopped or stalled once they were started again as often as asked. No process is left behind.
+pub fn launch(loaded: &Loaded, request: &LaunchRequest, context: &Context<'_>) -> Result<RunReport, Error> {
     let job = Job::new(loaded, None)?;
     let decision = job.decide(context)?;
     if let Some(error) = policy::misfit(&job, &decision.prediction, context) {
@@ -51,8 +51,11 @@ pub fn launch(loaded: &Loaded, request: &LaunchRequest<'_>, context: &Context<'_
     context.step("start", 0, u64::from(request.processes), "")?;
     let watchfulness =
         Watchfulness { silence: request.silence, interrupt: Arc::clone(&context.interrupt), ..Watchfulness::default() };
-    let processes = Processes::spawn(request.processes, watchfulness, |_| (request.worker)())?;
-    run::report(&job, &decision, &program, Some(processes), context)
+    let (count, worker) = (request.processes, request.worker);
+    let start = move || Processes::spawn(count, watchfulness.clone(), |_| worker());
+    let processes = start()?;
+    let recovery = Recovery::new(request.keep_every, request.restarts as usize, start);
+    run::report(&job, &decision, &program, Ranks::Started(processes, recovery), context)
 }
 
 /// The processes of a launcher's run, met. Dropping it ends them.
@@ -85,7 +88,7 @@ pub fn run_gathered(loaded: &Loaded, gathered: Gathered, context: &Context<'_>) 
         return Err(error);
     }
     let program = job.program(&decision.plan)?;
-    run::report(&job, &decision, &program, Some(gathered.0), context)
+    run::report(&job, &decision, &program, Ranks::Gathered(gathered.0), context)
 }
 
 /// Carries out the rank of this process, which a launcher started and which is not rank 0, until rank 0 ends the run.

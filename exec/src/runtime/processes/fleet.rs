@@ -92,7 +92,8 @@ pub struct Processes {
     iteration: u64,
     epoch: Option<Epoch>,
     reported: Vec<bool>,
-    failed: bool,
+    /// What ended it: it can do nothing more.
+    failure: Option<BackendError>,
 }
 
 impl std::fmt::Debug for Event {
@@ -164,7 +165,7 @@ impl Processes {
             iteration: 0,
             epoch: None,
             reported,
-            failed: false,
+            failure: None,
         })
     }
 
@@ -242,7 +243,7 @@ impl Processes {
 
     /// Whether something went wrong: it can do nothing more.
     pub(in crate::runtime) const fn failed(&self) -> bool {
-        self.failed
+        self.failure.is_some()
     }
 
     /// Builds the state of all ranks.
@@ -346,8 +347,11 @@ impl Processes {
         stall_timeout: Duration,
         mut done: impl FnMut(usize, Answer) -> bool,
     ) -> Result<(), BackendError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         let result = self.listen(stall_timeout, &mut done);
-        self.failed |= result.is_err();
+        self.failure = result.as_ref().err().cloned();
         result
     }
 
