@@ -1,6 +1,7 @@
 //! Ranks of several hosts, whoever started them: all connect to the coordinator, which is in the process of rank 0.
 
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ir::{BackendError, Problem};
@@ -10,7 +11,7 @@ use super::fleet::Processes;
 use super::join::{self, Door};
 use super::serve::{Build, Ended};
 use super::socket::Socket;
-use super::wire::{self, Answer, FROM_STRANGERS, Hello, Peers};
+use super::wire::{self, Answer, Command, FROM_STRANGERS, Hello, Peers};
 use super::{Watchfulness, train};
 use crate::runtime::worker::Worker;
 
@@ -96,6 +97,9 @@ impl Processes {
         let started = thread.spawn(move || take_part_as(&own, &patience, build));
         let started = started.map_err(|error| problem(format!("no thread for rank 0: {error}")))?;
         let met = Gathering::new(place.world).wait(&door, &watchfulness);
+        if watchfulness.interrupt.load(Ordering::Relaxed) {
+            return Err(BackendError::Interrupted);
+        }
         let (controls, hellos) = met.map_err(BackendError::Unsupported)?;
         drop(started);
         let hosts: std::collections::BTreeSet<&str> = hellos.iter().map(|hello| hello.host.as_str()).collect();
@@ -142,7 +146,7 @@ impl Gathering {
     /// Waits for all ranks, and gives their connections and who they are.
     fn wait(mut self, door: &Door, watchfulness: &Watchfulness) -> Result<(Vec<Socket>, Vec<Hello>), Vec<Problem>> {
         let deadline = Instant::now() + watchfulness.gathering;
-        let go_on = || !watchfulness.interrupt.load(std::sync::atomic::Ordering::Relaxed);
+        let go_on = || !watchfulness.interrupt.load(Ordering::Relaxed);
         while self.problems.is_empty() && self.met.iter().any(Option::is_none) {
             match door.wait(deadline, go_on) {
                 Ok(Some(stream)) => {
@@ -156,23 +160,41 @@ impl Gathering {
             }
         }
         self.shared_devices();
-        if self.problems.is_empty() { Ok(self.met.into_iter().flatten().unzip()) } else { Err(self.problems) }
+        if self.problems.is_empty() {
+            return Ok(self.met.into_iter().flatten().unzip());
+        }
+        self.met.into_iter().flatten().for_each(|(socket, _)| dismiss(socket));
+        Err(self.problems)
     }
 
     fn admit(&mut self, socket: Socket, hello: Hello) {
+        match self.refusal(&hello) {
+            None => {
+                let rank = hello.rank as usize;
+                self.met[rank] = Some((socket, hello));
+            }
+            Some(problem) => {
+                dismiss(socket);
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    /// Why someone cannot be a rank, if so.
+    fn refusal(&self, hello: &Hello) -> Option<Problem> {
         let (rank, world) = (hello.rank, self.world);
         if hello.version != env!("CARGO_PKG_VERSION") {
             let ours = env!("CARGO_PKG_VERSION");
             let what = format!("rank {rank} on {} runs version {}, rank 0 {ours}", hello.node, hello.version);
-            self.problems.push(Problem::new("launch", what).hint("install one version on all nodes"));
+            Some(Problem::new("launch", what).hint("install one version on all nodes"))
         } else if hello.world != world {
             let what = format!("rank {rank} on {} counts {} ranks, rank 0 {world}", hello.node, hello.world);
-            self.problems.push(Problem::new("launch", what).hint("start all of them by one launcher"));
-        } else if let Some(free) = self.met.get_mut(rank as usize).filter(|met| met.is_none()) {
-            *free = Some((socket, hello));
+            Some(Problem::new("launch", what).hint("start all of them by one launcher"))
+        } else if self.met.get(rank as usize).is_some_and(Option::is_none) {
+            None
         } else {
             let what = format!("two processes say that they are rank {rank} of {world}, one of them on {}", hello.node);
-            self.problems.push(Problem::new("launch", what).hint("start all of them by one launcher"));
+            Some(Problem::new("launch", what).hint("start all of them by one launcher"))
         }
     }
 
@@ -195,6 +217,12 @@ impl Gathering {
             }
         }
     }
+}
+
+/// Tells a worker that there is nothing for it to do: rank 0 says why.
+fn dismiss(mut socket: Socket) {
+    // It may be gone.
+    let _ = wire::send(&mut socket, &Command::Quit);
 }
 
 /// Who connected, if it says so in time.

@@ -295,6 +295,9 @@ impl Meeting for Mesh<'_> {
             Exchange::Message(_) => own.arrived,
             Exchange::Collective(..) => own.reached,
         };
+        let whole = !matches!(transaction.exchange, Exchange::Collective(CollectiveKind::ReduceScatter, _));
+        let members = transaction.ends.len();
+        assert!(whole || values.len().is_multiple_of(members), "{} numbers over {members} members", values.len());
         let header = self.header(Kind::Part, id, at);
         for (place, rank) in self.others(id) {
             self.send(rank, header, &values[slice(place)])?;

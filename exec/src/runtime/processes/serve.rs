@@ -51,8 +51,11 @@ pub(in crate::runtime) fn serve<W: Worker>(
     door: Option<&Door>,
     build: impl Build<W>,
 ) -> io::Result<Ended> {
-    let Command::Welcome { rank, world, peers, heartbeat_ms } = wire::receive(&mut control, u64::MAX)? else {
-        return Err(io::Error::other("the coordinator did not begin with a welcome"));
+    let (rank, world, peers, heartbeat_ms) = match wire::receive(&mut control, u64::MAX) {
+        Ok(Command::Welcome { rank, world, peers, heartbeat_ms }) => (rank, world, peers, heartbeat_ms),
+        Ok(Command::Quit) => return Ok(Ended::Told),
+        Ok(_) => return Err(io::Error::other("the coordinator did not begin with a welcome")),
+        Err(_) => return Ok(Ended::Alone),
     };
     let rank = Rank::new(rank);
     let peers = join::peers(&control, rank.index(), world as usize, &peers, door)?;
