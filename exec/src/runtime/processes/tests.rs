@@ -54,8 +54,8 @@ pub(in crate::runtime) fn over_tcp<W: Worker + 'static>(
     build: impl Build<W> + Clone,
 ) -> Processes {
     let places = places(world);
-    for place in places[1..].iter().cloned() {
-        let (watchfulness, build) = (watchfulness.clone(), build.clone());
+    for place in &places[1..] {
+        let (place, watchfulness, build) = (place.clone(), watchfulness.clone(), build.clone());
         std::thread::spawn(move || take_part_as(&place, &watchfulness, build));
     }
     Processes::gather_as(&places[0], watchfulness, build).unwrap()
@@ -64,8 +64,8 @@ pub(in crate::runtime) fn over_tcp<W: Worker + 'static>(
 /// Gathers these places and gives what is wrong with them.
 fn check(places: &[Place], expect: &[&str]) {
     let watchfulness = Watchfulness { gathering: Duration::from_millis(700), ..Watchfulness::default() };
-    for place in places[1..].iter().cloned() {
-        let watchfulness = watchfulness.clone();
+    for place in &places[1..] {
+        let (place, watchfulness) = (place.clone(), watchfulness.clone());
         std::thread::spawn(move || take_part(&place, &watchfulness));
     }
     let error = Processes::gather_as(&places[0], watchfulness, train).unwrap_err().to_string();
