@@ -322,7 +322,7 @@ pub(crate) fn random_wide_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
 }
 
 /// Nanoseconds that this thread has spent on a processor (Linux), or wall time elsewhere: tests run beside each other.
-pub(crate) fn processor_time() -> u64 {
+pub(crate) fn thread_cpu_nanoseconds() -> u64 {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     let wall = || u64::try_from(START.get_or_init(std::time::Instant::now).elapsed().as_nanos()).unwrap();
     std::fs::read_to_string("/proc/thread-self/schedstat")

@@ -10,6 +10,7 @@
 pub(crate) mod bed;
 mod board;
 mod case;
+mod cold;
 pub mod document;
 mod fit;
 pub mod import;
@@ -25,14 +26,18 @@ pub(crate) mod stacks_text;
 mod tables;
 
 pub(crate) use board::{Knowledge, score};
+pub(crate) use cold::Others;
 pub use measured::measured_tables;
 pub(crate) use tables::{Tables, name};
 
 pub use case::Case;
 pub use recipe::{Family, MemoryFigure, PositionKind, Recipes, ResolvedHardware, ResolvedRun, Switches, UseFitted};
 
-/// Stacks fitted to all rows of tables, rounded as they are written. What is no fit stays as it is in `base`.
-pub(crate) fn fitted_stacks(tables: &Tables, base: &cost::Stacks) -> cost::Stacks {
+/// Stacks fitted to all rows of tables, with how far each table is off when it is predicted from the others, rounded as
+/// they are written. What is no fit stays as it is in `base`.
+pub(crate) fn fitted_stacks(tables: &Tables, base: &cost::Stacks, others: &Others) -> cost::Stacks {
     let subjects = tables.subjects(reports::scoreboard::ScoreKind::Fitted);
-    stacks_text::rounded(&stacks::fitted(subjects, &tables.names(), base))
+    let fitted = stacks_text::rounded(&stacks::fitted(subjects, &tables.names(), base));
+    let cold = cold::groups(tables, &fitted, others);
+    stacks_text::rounded(&cost::Stacks { cold, ..fitted })
 }

@@ -219,6 +219,57 @@ fn words_are_read_as_they_are_written() {
     assert_eq!(moe.expect_err("no ep").faults[0].column, "ep");
 }
 
+/// What other authors write for the same things.
+#[test]
+fn other_spellings_are_read() {
+    let row = |changes: &[(&str, &str)]| one(changes).unwrap_or_else(|refusal| panic!("{refusal}"));
+    for text in ["off", "No", "no recompute", "without", "disabled"] {
+        assert_eq!(row(&[("recompute", text)]).layout.recomputation, Some(Recomputation::None), "{text}");
+    }
+    for text in ["on", "True", "gradient checkpointing", "activation checkpointing", "uniform"] {
+        let full = Some(Recomputation::Full { layers: None });
+        assert_eq!(row(&[("recompute", text)]).layout.recomputation, full, "{text}");
+    }
+    for (text, stage) in [
+        ("stage 2", 2),
+        ("ZeRO_3", 3),
+        ("zero-1", 1),
+        ("DeepSpeed ZeRO stage 3", 3),
+        ("FULL_SHARD", 3),
+        ("SHARD_GRAD_OP", 2),
+        ("NO_SHARD", 0),
+        ("distributed optimizer", 1),
+        ("FSDP2", 3),
+        ("off", 0),
+    ] {
+        assert_eq!(row(&[("zero_stage", text)]).layout.zero, Some(stage), "{text}");
+    }
+    for text in ["DAPPLE", "PipeDream-Flush", "1F1B", "non-interleaved"] {
+        let schedule = row(&[("pp", "2"), ("dp", "2"), ("grad_accum", "16"), ("pp_schedule", text)]).layout.schedule;
+        assert_eq!(schedule, Some(ScheduleName::OneForwardOneBackward), "{text}");
+    }
+    for text in ["grouped-query", "multi-head attention", "Grouped Query Attention (rotary)", "self-attention"] {
+        assert_eq!(row(&[("attn_type", text)]).model.attention, AttentionForm::Plain, "{text}");
+    }
+    assert_eq!(row(&[("mlp_type", "gelu_new")]).model.activation, Activation::Gelu);
+    for (text, kernel) in [
+        ("FA3", Some(AttentionKernel::Flash { version: 2 })),
+        ("FA1", Some(AttentionKernel::Flash { version: 1 })),
+        ("FusedAttention", Some(AttentionKernel::Flash { version: 2 })),
+        ("naive", Some(AttentionKernel::Plain)),
+        // Nobody knows: left to the recipe.
+        ("unknown", None),
+        ("N/A", None),
+    ] {
+        assert_eq!(row(&[("attn_kernel", text)]).software.attention, kernel, "{text}");
+    }
+    assert_eq!(row(&[("task", "LLM training benchmark")]).task, Task::Pretraining);
+    // Without positions nobody asks in which order their passes run; with some it must be understood.
+    let one_position: &[(&str, &str)] = &[("pp", "1"), ("dp", "4"), ("grad_accum", "8"), ("pp_schedule", "whirl")];
+    assert_eq!(row(one_position).layout.schedule, None);
+    refused(&[("pp", "2"), ("dp", "2"), ("grad_accum", "16"), ("pp_schedule", "whirl")], Reason::UnknownWord, "whirl");
+}
+
 #[test]
 fn a_file_that_is_no_table_is_refused_whole() {
     let check = |text: &str, subject: &str, words: &str| {

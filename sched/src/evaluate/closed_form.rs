@@ -290,14 +290,16 @@ impl Evaluator for ClosedForm<'_> {
         let end = tail.end.max(input);
         spent.add(Activity::Stall, end - tail.end);
         let iteration = SimDuration::from_nanoseconds(end);
-        Ok(Prediction {
+        let prediction = Prediction {
             iteration,
-            interval: super::interval(world.cost, &kinds, shares(basis), iteration),
+            interval: None,
             breakdown: spent.breakdown(),
             bubble_rate: Some(bubble_rate(&ends, &work)),
             memory: self.memory(plan, &key, &chunks, &costs),
             basis: shares(basis),
-        })
+            at_risk: spent.at_risk(),
+        };
+        Ok(super::with_interval(world.cost, &kinds, prediction))
     }
 }
 

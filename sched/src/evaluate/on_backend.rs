@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use cost::{CostModel, GroupPlace};
+use ir::prediction::AtRisk;
 use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
-    SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+    Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction,
+    Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
 use super::Evaluator;
 use super::closed_form::shares;
-use super::critical::{breakdown, stalled};
+use super::critical::{breakdown, last, stalled};
 use super::input_time;
 use super::prepared::{ByBasis, index};
+use super::spent::Spent;
 use crate::drive::{StaticController, drive};
 
 /// Lowers a plan, verifies it, drives one iteration and summarises.
@@ -94,32 +96,43 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         Clock::Simulated => took.max(input),
         Clock::Measured => took,
     };
-    Prediction {
+    let prediction = Prediction {
         iteration,
-        interval: interval_of(program, timeline, cost, basis, iteration),
+        interval: None,
         breakdown: stalled(breakdown(program, timeline), iteration - took),
         bubble_rate: (longest > 0).then(|| 1.0 - mean / longest as f64),
         memory,
         basis: shares(basis),
+        at_risk: at_risk(program, timeline, cost),
+    };
+    match timeline.clock {
+        Clock::Simulated => super::with_interval(cost, &kinds(program, timeline, cost), prediction),
+        Clock::Measured => prediction,
     }
 }
 
-/// The 90 % interval of a simulated iteration; a measured one has none.
-fn interval_of(
-    program: &VerifiedProgram,
-    timeline: &Timeline,
-    cost: &CostModel,
-    basis: ByBasis,
-    iteration: SimDuration,
-) -> Option<(SimDuration, SimDuration)> {
-    if timeline.clock == Clock::Measured {
-        return None;
+/// What of a simulated iteration hangs on the host, along the lane that ends last; nothing of a measured one does.
+fn at_risk(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> AtRisk {
+    let mut spent = Spent::default();
+    let Some(lane) = last(timeline).filter(|_| timeline.clock == Clock::Simulated) else { return spent.at_risk() };
+    let role = &program.roles[lane.role.index()];
+    let kind = cost.cluster().place(program.device(role.ranks.first())).device_kind;
+    let prices = cost.prepare(program.shape());
+    for span in &lane.spans {
+        if let Op::Compute { pass, chunk, units, .. } = role.instruction(span.instruction).op {
+            spent.add_at_risk(prices.at_risk(program.chunk(chunk), pass, units, kind));
+        }
     }
+    spent.at_risk()
+}
+
+/// Kinds of the devices of a timeline.
+fn kinds(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> Vec<DeviceKindId> {
     let kind = |lane: &Lane| cost.cluster().place(program.device(lane.rank)).device_kind;
     let mut kinds: Vec<_> = timeline.lanes.iter().map(kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    super::interval(cost, &kinds, shares(basis), iteration)
+    kinds
 }
 
 /// Bytes left at the peak, negative if it does not fit.

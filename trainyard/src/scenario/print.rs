@@ -445,9 +445,16 @@ fn cost_table(cost: &CostChoice, stack: &StackChoice) -> Table {
 
 fn durations_table(cost: &CostChoice) -> Table {
     match cost {
-        CostChoice::Calibration { file: None } => table([("source", text("calibration"))]),
-        CostChoice::Calibration { file: Some((_, content)) } => {
-            table([("source", text("calibration")), ("calibration", text(content))])
+        CostChoice::Calibration { file, collectives } => {
+            let mut entries = table([("source", text("calibration"))]);
+            if let Some((_, content)) = file {
+                entries.insert("calibration".to_owned(), text(content));
+            }
+            if !collectives.is_empty() {
+                let rows = collectives.iter().map(collective).collect();
+                entries.insert("collectives".to_owned(), Value::Array(rows));
+            }
+            entries
         }
         CostChoice::PassTable(passes) => {
             let row = |row: &cost::StagePasses| {
@@ -468,6 +475,18 @@ fn durations_table(cost: &CostChoice) -> Table {
             ])
         }
     }
+}
+
+fn collective(of: &cost::CollectivePoints) -> Value {
+    let pair = |pair: &[f64; 2]| Value::Array(pair.iter().map(|number| Value::Float(*number)).collect());
+    table([
+        ("link", text(&of.link)),
+        ("kind", text(&of.kind)),
+        ("ranks", number(of.ranks)),
+        ("nodes", number(of.nodes)),
+        ("points", Value::Array(of.points.iter().map(pair).collect())),
+    ])
+    .into()
 }
 
 fn data_table(data: &DataChoice) -> Table {

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use super::*;
 
+mod observed;
+
 const GOOD: &str = r#"name = "t"
 seed = 3
 [cluster]

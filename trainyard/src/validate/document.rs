@@ -123,6 +123,9 @@ pub struct RowEntry {
     pub fits: Option<bool>,
     /// Why it is not predicted.
     pub refused: Option<String>,
+    /// What the row leaves open and was taken from the catalog, and what stood in for a stack that is not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<String>,
 }
 
 impl Document {
@@ -177,6 +180,7 @@ impl RowEntry {
             predicted_gb: row.predicted_gb,
             fits: row.fits,
             refused: row.refused.clone(),
+            assumed: row.assumed.clone(),
         }
     }
 }

@@ -168,3 +168,33 @@ fn breakdowns_tell_bubble_from_work() {
     let parts = found.breakdown.parts();
     assert_eq!(parts[0].0, Activity::Compute);
 }
+
+/// On a host that launches slowly the same plan would take longer, by as much as its launches; its interval says so, upwards
+/// alone. Graphs need no launches, and large units do not wait for them.
+#[test]
+fn a_slow_host_lengthens_the_upper_end_of_the_interval() {
+    let with = |hidden: u32, graphs: bool, slow_launch_us: f64| {
+        let mut model = large(4);
+        (model.hidden, model.ffn, model.heads, model.kv_heads) = (hidden, 3 * hidden, hidden / 128, hidden / 128);
+        let mut work = workload(if hidden > 1024 { 4096 } else { 1024 }, 16);
+        work.recipe.cuda_graphs = graphs;
+        let terms = cost::SpreadTerms { slow_launch_us, ..cost::SpreadTerms::default() };
+        let cost = analytic(dgx(1)).with_stack(cost::Stack { terms, ..cost::Stack::default() });
+        let asked = plan(&model, &work, [2, 2, 2, 1], Schedule::OneForwardOneBackward);
+        ClosedForm::new(&model, &work, &cost).evaluate(&asked).unwrap_or_else(|no| panic!("{:?}", no.reasons))
+    };
+    let ends = |found: &Prediction| {
+        let (low, high) = found.interval.unwrap();
+        (found.iteration.seconds() / low.seconds(), high.seconds() / found.iteration.seconds())
+    };
+    let (small, quick) = (with(256, false, 80.0), with(256, false, 0.0));
+    assert_eq!(small.iteration, quick.iteration, "what is predicted stays");
+    assert_eq!(quick.at_risk, ir::prediction::AtRisk::default());
+    let share = small.at_risk.slow_launches.seconds() / small.iteration.seconds();
+    let ((below, above), (plain, _)) = (ends(&small), ends(&quick));
+    assert!(share > 1.0, "{share}");
+    assert!((below / plain - 1.0).abs() < 1e-6 && above >= (1.0 + share) * 0.999, "{below} {above} {share}");
+    assert_eq!(with(256, true, 80.0).at_risk, ir::prediction::AtRisk::default());
+    let large = with(8192, false, 80.0);
+    assert!(large.at_risk.slow_launches.seconds() < 0.1 * large.iteration.seconds(), "{:?}", large.at_risk);
+}

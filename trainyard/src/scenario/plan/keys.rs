@@ -89,6 +89,17 @@ fn degree(table: &Table<'_>, key: &'static str, most: u64) -> Option<Option<u32>
     optional(table, key, |value| value.integer(1..=most).and_then(|n| u32::try_from(n).ok()))
 }
 
+/// What every replica has.
+fn share(table: &Table<'_>, key: &'static str) -> Option<Option<u32>> {
+    optional(table, key, |value| {
+        if value.is_list() {
+            value.problem("replicas have equal shares", Some("one number for all of them".to_owned()));
+            return None;
+        }
+        value.integer(1..=MOST_MICROBATCHES).and_then(|n| u32::try_from(n).ok())
+    })
+}
+
 fn flag(table: &Table<'_>, key: &'static str) -> Option<Option<bool>> {
     optional(table, key, |value| value.boolean())
 }
@@ -105,8 +116,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let layers = optional(table, "layers_per_stage", layers);
     let recompute = optional(table, "recompute", recompute);
     let recompute_layers = optional(table, "recompute_layers", recompute_layers);
-    let (size, microbatches) =
-        (degree(table, "microbatch_size", MOST_MICROBATCHES), degree(table, "microbatches", MOST_MICROBATCHES));
+    let (size, microbatches) = (share(table, "microbatch_size"), share(table, "microbatches"));
     let schedule = optional(table, "schedule", |v| schedule(v, sight));
     interleaved(table, &layers, chunks.flatten());
     let zero =

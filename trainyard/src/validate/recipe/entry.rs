@@ -21,6 +21,8 @@ pub(super) struct Entry {
     pub(super) on: BTreeMap<String, String>,
     pub(super) release_prefix: Option<String>,
     pub(super) releases: Vec<Release>,
+    /// Words of a row's `quality_flags`, and the release line that a row with them is of.
+    pub(super) release_flags: BTreeMap<String, String>,
     pub(super) fitted: Fitted,
     pub(super) source: String,
 
