@@ -1,10 +1,10 @@
-//! Real training on the CPU: the machine that carries out a program with threads and numbers instead of predictions.
+//! Real training on the CPU: the machine that carries out a program with ranks and numbers instead of predictions.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`kernels`] | the arithmetic: pure functions over slices, forward and both gradients apart |
 //! | [`state`] | one rank: weights, activations, gradients, and what every instruction does to them |
-//! | [`runtime`] | threads that carry out a program on such ranks; emulated devices and links; [`CpuBackend`] |
+//! | [`runtime`] | threads or processes that carry out a program on such ranks; emulated devices and links; [`CpuBackend`] |
 //! | [`data`] | a text to train on, and samples of it in an order that no division changes |
 //! | [`measure`](mod@measure) | what this machine takes for each of the above: the input of a calibration |
 //!
@@ -36,5 +36,8 @@ pub mod runtime;
 pub mod state;
 
 pub use measure::{MeasureOptions, measure};
-pub use runtime::{CpuBackend, CpuOptions, Fault, FaultKind, Snapshot, oversubscribed, slowdowns};
+pub use runtime::processes::{self, Processes};
+pub use runtime::{
+    CpuBackend, CpuOptions, Fault, FaultKind, Recovery, Snapshot, emulates_links, oversubscribed, slowdowns,
+};
 pub use state::Weights;

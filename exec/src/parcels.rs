@@ -4,6 +4,8 @@
 //! bits of a whole number in an FP32, then the members' parts one after another. Bundles say themselves where they end, so
 //! that several may follow each other.
 
+use std::ops::Range;
+
 /// Writes the lengths of the parts of a bundle to come into an empty buffer.
 pub(crate) fn begin(out: &mut Vec<f32>, lengths: impl Iterator<Item = usize>) {
     out.clear();
@@ -42,11 +44,23 @@ pub(crate) fn parts(data: &[f32], bundles: usize, members: usize) -> Vec<&[f32]>
     found
 }
 
+/// Where the part for member `index` stands in a bundle for so many.
+pub(crate) fn part_for(bundle: &[f32], members: usize, index: usize) -> Range<usize> {
+    let lengths = &bundle[..members];
+    let start = members + lengths[..index].iter().copied().map(whole).sum::<usize>();
+    start..start + whole(lengths[index])
+}
+
+/// A bundle of parts.
+pub(crate) fn join(parts: &[&[f32]], out: &mut Vec<f32>) {
+    begin(out, parts.iter().map(|part| part.len()));
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
 /// What member `index` gets of the bundles that all members gave: a bundle of its parts.
 pub(crate) fn exchange(given: &[&[f32]], index: usize, out: &mut Vec<f32>) {
-    let mine: Vec<&[f32]> = given.iter().map(|bundle| parts(bundle, 1, given.len())[index]).collect();
-    begin(out, mine.iter().map(|part| part.len()));
-    mine.iter().for_each(|part| out.extend_from_slice(part));
+    let mine: Vec<&[f32]> = given.iter().map(|bundle| &bundle[part_for(bundle, given.len(), index)]).collect();
+    join(&mine, out);
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::crew::{Batch, Crew, Plan};
 use super::options::CpuOptions;
 use super::script::Script;
 use super::shared::Report;
-use super::snapshot::Snapshot;
+use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use crate::parcels;
-use crate::state::Progress;
+use crate::state::{Part, Progress};
 
 /// A worker that holds one buffer and copies into and out of it, as training state does.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Worker for Mover {
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * self.whole.len() as u64)
     }
-    fn save(&self, _: &mut Snapshot) {}
+    fn save(&self, _: &mut dyn FnMut(Kept, &Part<'_>)) {}
     fn poison(&mut self) {}
 }
 

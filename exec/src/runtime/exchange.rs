@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::clock::Epoch;
+use super::meeting::Moments;
 use super::network::{Network, Wire};
 use super::script::{EndId, Exchange, STREAMS, Script};
 
@@ -44,19 +45,6 @@ struct Meeting {
     whole: Option<Tensor>,
     ready: bool,
     taken: usize,
-}
-
-/// What an end may be told.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Moments {
-    /// When its stream and waits let it begin.
-    pub(super) reached: Option<u64>,
-    /// When all ends were reached and, in shared memory, the taker's thread was free to copy.
-    pub(super) started: Option<u64>,
-    /// When it ended.
-    pub(super) ended: Option<u64>,
-    /// Whether its data can be taken.
-    pub(super) ready: bool,
 }
 
 /// All transactions of an iteration.

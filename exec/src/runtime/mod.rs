@@ -1,4 +1,4 @@
-//! Threads that carry out a program: ranks, where they meet, and the devices and links that are emulated.
+//! Threads or processes that carry out a program: ranks, where they meet, and the devices and links that are emulated.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -9,6 +9,9 @@
 //! | `reduce` | sums in a fixed order |
 //! | `emulation` | which devices and links are emulated |
 //! | `crew` | the threads: start, iterate, fail, stop |
+//! | `recovery` | processes that are started again when a rank is lost |
+//! | `meeting` | what a rank asks of whatever carries its messages and collectives |
+//! | [`processes`] | ranks that are processes: started, joined, watched, ended |
 //! | `backend` | all of it behind [`ir::Backend`] |
 //!
 //! # Streams on a CPU
@@ -43,27 +46,35 @@
 //!
 //! The first failure stops all ranks: a number that is not finite, a thread that panics, a rank that works on one
 //! instruction (or keeps others waiting) for longer than [`CpuOptions::stall_timeout`], an interrupt. Ranks that wait leave
-//! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread.
+//! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread. Ranks that are
+//! processes may also end or stop as such, see [`processes::Processes`]; [`Recovery`] starts them again.
 
 mod backend;
 pub(crate) mod bench;
 pub(crate) mod clock;
 mod crew;
+mod describe;
 mod emulation;
 mod exchange;
+mod meeting;
 mod network;
 mod options;
+pub mod processes;
 mod rank;
+mod recovery;
 pub(crate) mod reduce;
 mod refusals;
 mod script;
 mod shared;
 mod snapshot;
+mod stall;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod worker;
 
 pub use backend::CpuBackend;
-pub use emulation::{oversubscribed, slowdowns};
+pub use emulation::{emulates_links, oversubscribed, slowdowns};
 pub use options::{CpuOptions, Fault, FaultKind};
+pub use recovery::Recovery;
 pub use snapshot::Snapshot;

@@ -37,7 +37,7 @@ impl Default for CpuOptions {
 }
 
 /// A fault to inject when a rank begins a compute instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Fault {
     /// The rank.
     pub rank: Rank,
@@ -51,7 +51,7 @@ pub struct Fault {
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum FaultKind {
     /// The rank does nothing until it is told to leave.
     Stall,

@@ -3,8 +3,8 @@
 use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId};
 
-use super::snapshot::Snapshot;
-use crate::state::{self, Progress, RankState};
+use super::snapshot::Kept;
+use crate::state::{self, Part, Progress, RankState};
 
 /// Something that was not a finite number, in words that name the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,8 +61,8 @@ pub(crate) trait Worker {
     fn highest_bytes(&mut self) -> Bytes {
         self.bytes_held()
     }
-    /// Puts this rank's part of the training state in its place.
-    fn save(&self, snapshot: &mut Snapshot);
+    /// Shows every part of the training state that this rank answers for.
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>));
     /// Makes one weight NaN (fault injection).
     fn poison(&mut self);
 }
@@ -122,8 +122,11 @@ impl Worker for RankState {
     fn highest_bytes(&mut self) -> Bytes {
         self.take_highest_bytes()
     }
-    fn save(&self, snapshot: &mut Snapshot) {
-        snapshot.put(self);
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        self.weights().for_each(|part| put(Kept::Weight, &part));
+        for (kept, parts) in [Kept::FirstMoment, Kept::SecondMoment].into_iter().zip(self.moments()) {
+            parts.iter().for_each(|part| put(kept, part));
+        }
     }
     fn poison(&mut self) {
         self.poison();

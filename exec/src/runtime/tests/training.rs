@@ -128,9 +128,9 @@ fn every_division_trains_as_one_rank_and_the_same_twice() {
         Division { positions: 2, data: 2, tensor: 2, zero: ZeroStage::Zero1, ..base },
     ];
     for division in divisions {
-        let (losses, first) = divided(&division);
+        let (losses, mut first) = divided(&division);
         assert_close(&losses, &one, &format!("{division:?}"));
-        let (again, second) = divided(&division);
+        let (again, mut second) = divided(&division);
         let bits = |losses: &[f64]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&losses), bits(&again), "{division:?}: two runs differ");
         assert_eq!(first.snapshot().unwrap(), second.snapshot().unwrap(), "{division:?}: weights of two runs differ");
