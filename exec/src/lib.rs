@@ -28,7 +28,10 @@
 //!
 //! Read next: [`runtime`] for what the measured spans mean.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod data;
+pub mod device;
 pub mod kernels;
 pub mod measure;
 pub mod runtime;
