@@ -121,6 +121,11 @@ static void call(void (*kernel)(A...), void** arguments, std::index_sequence<I..
 }
 
 template <typename... A>
+static constexpr int count(void (*)(A...)) {
+    return sizeof...(A);
+}
+
+template <typename... A>
 static void launch(void (*kernel)(A...), Coordinates grid, unsigned threads, unsigned shared, void** arguments) {
     struct Call {
         void (*kernel)(A...);
@@ -166,6 +171,7 @@ static unsigned long long (*meet(const unsigned long long* words, int count))[6]
 #define gridDim shim::grid_size
 #define DYNAMIC_SHARED(name) unsigned char* name = shim::dynamic
 #define EXPORT(name)                                                                                              \
+    extern "C" int shim_count_##name() { return shim::count(name); }                                             \
     extern "C" void shim_##name(const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {      \
         shim::launch(name, {grid[0], grid[1], grid[2]}, threads, shared, arguments);                             \
     }

@@ -4,11 +4,14 @@ mod operations;
 mod routing;
 mod storage;
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 
-use super::{BufferId, Device, DeviceError, DeviceMemory, Element, Event, Operation, Product, Slice, Stream};
+use super::{
+    BufferId, Device, DeviceError, DeviceMemory, Element, Event, HostBuffer, Operation, Product, Slice, Stream,
+};
 use crate::kernels::attention::AttentionWorkspace;
 use crate::kernels::matmul::{Matrix, MatrixMut, multiply};
 use storage::{Storage, Table};
@@ -25,6 +28,8 @@ struct Inner {
     attention: AttentionWorkspace,
     memory: DeviceMemory,
     events: u64,
+    host: BTreeMap<HostBuffer, Vec<u8>>,
+    next_host: u32,
 }
 
 impl CpuDevice {
@@ -107,6 +112,36 @@ impl Device for CpuDevice {
             Storage::F64(data) => data[range].fill(0.0),
         }
         Ok(())
+    }
+
+    fn pin(&self, bytes: usize) -> Result<HostBuffer, DeviceError> {
+        let mut inner = self.inner();
+        let buffer = HostBuffer(inner.next_host);
+        inner.next_host += 1;
+        inner.host.insert(buffer, vec![0; bytes]);
+        Ok(buffer)
+    }
+
+    fn unpin(&self, buffer: HostBuffer) -> Result<(), DeviceError> {
+        assert!(self.inner().host.remove(&buffer).is_some(), "{buffer:?}: no such memory of the host");
+        Ok(())
+    }
+
+    fn offload(&self, stream: Stream, from: Slice, to: HostBuffer, start: usize) -> Result<(), DeviceError> {
+        let bytes = self.read(stream, from)?;
+        let mut inner = self.inner();
+        let memory = inner.host.get_mut(&to).unwrap_or_else(|| panic!("{to:?}: no such memory of the host"));
+        memory[start..][..bytes.len()].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn fetch(&self, stream: Stream, from: HostBuffer, start: usize, to: Slice) -> Result<(), DeviceError> {
+        let bytes = {
+            let inner = self.inner();
+            let memory = inner.host.get(&from).unwrap_or_else(|| panic!("{from:?}: no such memory of the host"));
+            memory[start..][..to.bytes()].to_vec()
+        };
+        self.write(stream, &bytes, to)
     }
 
     fn run(&self, _: Stream, operation: &Operation) -> Result<(), DeviceError> {

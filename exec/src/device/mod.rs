@@ -130,6 +130,10 @@ impl fmt::Display for Slice {
     }
 }
 
+/// Memory of the host that a device copies to and from by itself, by the number that the device gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostBuffer(pub(crate) u32);
+
 /// A stream of a device. Streams are made with the device and counted from zero; the first is the compute stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream(pub(crate) usize);
@@ -141,8 +145,6 @@ impl Stream {
     pub const COMMUNICATION: Self = Self(1);
     /// Where copies to and from the host run.
     pub const COPY: Self = Self(2);
-    /// How many a device has.
-    pub(crate) const COUNT: usize = 3;
 }
 
 /// A moment on a stream, by the number that the device gave it.
@@ -227,6 +229,21 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Sets all bits of a slice to zero.
     fn zero(&self, stream: Stream, slice: Slice) -> Result<(), DeviceError>;
+
+    /// Memory of the host to which a copy needs no thread of the host (page-locked, for a GPU).
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    fn pin(&self, bytes: usize) -> Result<HostBuffer, DeviceError>;
+
+    /// Gives it back. Whoever does has synchronized the streams that copied to or from it.
+    fn unpin(&self, buffer: HostBuffer) -> Result<(), DeviceError>;
+
+    /// Copies a slice to bytes of the host from `start` on, in the order of the stream; the host goes on.
+    fn offload(&self, stream: Stream, from: Slice, to: HostBuffer, start: usize) -> Result<(), DeviceError>;
+
+    /// Copies bytes of the host from `start` on into a slice, in the order of the stream; the host goes on.
+    fn fetch(&self, stream: Stream, from: HostBuffer, start: usize, to: Slice) -> Result<(), DeviceError>;
 
     /// Runs a kernel.
     fn run(&self, stream: Stream, operation: &Operation) -> Result<(), DeviceError>;
