@@ -498,3 +498,5 @@ int cublasGemmEx(Blas* handle, int transpose_a, int transpose_b, int m, int n, i
     return 0;
 }
 } // extern "C"
+
+#include "collectives.cpp"

@@ -17,7 +17,7 @@
 //! - A buffer is released on the stream that used it last; whoever releases it has made that stream wait for the others.
 //! - An operation's outputs overlap none of its other operands, unless it says that it works in place.
 //! - FP32 operations compute in FP32. BF16 operations read and write BF16, compute and accumulate in FP32, and round
-//!   once. Statistics, weight gradients, moments and master weights are FP32 in both.
+//!   once; only a GPU's attention rounds its probabilities too, as its tensor cores want them. Statistics, weight gradients, moments and master weights are FP32 in both.
 //! - Every sum has a fixed order, so that the same operations give the same bits in every run on one device.
 //!
 //! # How the interpreter joins
@@ -25,8 +25,7 @@
 //! [`state`](crate::state) calls `kernels` on slices of its own vectors today. The joining replaces, one for one,
 //! `Pool::take` by [`allocate`](Device::allocate) (with the same recycling by length), a `Place` of the flat parameter
 //! vector by a [`Slice`] of its buffer, and a kernel call by [`run`](Device::run) or [`product`](Device::product).
-//! `contribution` and `deliver` become a collective on the communication stream with
-//! an event on each side. What the state reads on the host (losses, the gradient's norm, "is it finite") it reads through
+//! `contribution` and `deliver` become a collective on the communication stream with an event on each side. What the state reads on the host (losses, the gradient's norm, "is it finite") it reads through
 //! [`read`](Device::read) at the end of an iteration; [`Operation::CheckFinite`] leaves the first guilty label on the
 //! device until then.
 

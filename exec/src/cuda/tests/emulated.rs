@@ -10,7 +10,7 @@ use crate::device::*;
 use crate::kernels::testing::Cases;
 
 /// How many random cases of each group: few where threads are emulated.
-const CASES: u64 = 4;
+const CASES: u64 = 3;
 
 fn machines(test: &str) -> Option<&'static [std::path::PathBuf; 2]> {
     let built = machine::build();
@@ -53,7 +53,7 @@ fn operations() {
 fn operations_agree_with_the_cpu_in_any_order_of_threads() {
     let Some([whole, _]) = machines("operations_agree_with_the_cpu_in_any_order_of_threads") else { return };
     let [forward, backward] = ["0", "1"].map(|reverse| {
-        let answer = machine::run(whole, "operations", &[("TRAINYARD_SHIM_REVERSE", reverse)]);
+        let answer = machine::run(whole, "emulated::operations", &[("TRAINYARD_SHIM_REVERSE", reverse)]);
         assert!(answer.ok, "with threads turned around: {reverse}\n{}", answer.words);
         answer.words
     });
@@ -65,7 +65,8 @@ fn operations_agree_with_the_cpu_in_any_order_of_threads() {
 #[ignore = "needs a GPU: exec/device-check.sh runs it"]
 fn operations_on_a_gpu() {
     let gpu = CudaDevice::open(CudaOptions::default()).expect("a GPU");
-    hold_against_the_cpu(&gpu, 20);
+    let count = std::env::var("TRAINYARD_CASES").ok().map_or(20, |count| count.parse().expect("a number"));
+    hold_against_the_cpu(&gpu, count);
 }
 
 /// Some work; what it ends with is the answer.
@@ -141,7 +142,7 @@ fn faults_are_told_with_their_cause() {
     ];
     for (machine, setting, expected) in cases {
         let settings: Vec<(&str, &str)> = setting.split_once('=').into_iter().collect();
-        let answer = machine::run(machine, "work", &settings);
+        let answer = machine::run(machine, "emulated::work", &settings);
         assert!(answer.ok, "{setting}\n{}", answer.words);
         for words in *expected {
             assert!(answer.words.contains(words), "{setting}: `{words}` is not in `{}`", answer.words);
@@ -161,7 +162,7 @@ fn device_code_is_kept_between_processes() {
     let Some([whole, _]) = machines("device_code_is_kept_between_processes") else { return };
     let cache = std::env::temp_dir().join(format!("trainyard-cache-{}", std::process::id()));
     let path = cache.to_str().expect("a path of letters");
-    let run = |fault: &str| machine::run(whole, "work", &[("CACHE", path), ("MACHINE_FAIL", fault)]).words;
+    let run = |fault: &str| machine::run(whole, "emulated::work", &[("CACHE", path), ("MACHINE_FAIL", fault)]).words;
     assert!(run("").starts_with("done"), "the first compiles");
     let files: Vec<_> =
         std::fs::read_dir(&cache).expect("the cache").map(|file| file.expect("a file").path()).collect();
@@ -177,7 +178,7 @@ fn device_code_is_kept_between_processes() {
     }
     std::fs::remove_dir_all(&cache).expect("the cache goes");
     assert!(
-        machine::run(whole, "work", &[("CACHE", "/proc/no/folder")]).words.starts_with("done"),
+        machine::run(whole, "emulated::work", &[("CACHE", "/proc/no/folder")]).words.starts_with("done"),
         "a cache is a convenience"
     );
 }
@@ -204,7 +205,7 @@ fn race() {
 fn a_missing_wait_is_seen() {
     let Some([whole, _]) = machines("a_missing_wait_is_seen") else { return };
     // The race leaves its buffers to the device, which gives them back.
-    let answer = machine::run(whole, "race", &[]);
+    let answer = machine::run(whole, "emulated::race", &[]);
     assert!(answer.ok, "{}", answer.words);
     assert_eq!(answer.words, "true 1");
 }

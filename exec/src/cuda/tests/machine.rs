@@ -71,7 +71,7 @@ pub(super) fn run(libraries: &Path, name: &str, settings: &[(&str, &str)]) -> An
     let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
     command
         .args(["--ignored", "--exact", "--nocapture", "--test-threads=1"])
-        .arg(format!("cuda::tests::emulated::{name}"))
+        .arg(format!("cuda::tests::{name}"))
         .env("LD_LIBRARY_PATH", libraries)
         .env("MACHINE_SHIM", kernels().join("shim"))
         .env("MACHINE_BUILDS", folder().join("builds"))

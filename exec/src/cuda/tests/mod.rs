@@ -1,5 +1,6 @@
 //! What can be shown without a GPU, and what a GPU is put through where there is one.
 
+mod collectives;
 mod emulated;
 mod machine;
 mod probing;
