@@ -1,8 +1,10 @@
 //! A decoder layer with grouped queries, rotary embedding, RMSNorm and SwiGLU, as operations on one device.
 
-use exec::cuda::CudaDevice;
-use exec::device::{AttentionTensors, Device, DeviceError, Element, Norm, NormSaved, Operation, Product, Rotation, Slice, Stream};
-use exec::kernels::rope::RotaryTable;
+use trainyard_exec::cuda::CudaDevice;
+use trainyard_exec::device::{
+    AttentionTensors, Device, DeviceError, Element, Norm, NormSaved, Operation, Product, Rotation, Slice, Stream,
+};
+use trainyard_exec::kernels::rope::RotaryTable;
 
 use crate::timing::filled;
 
@@ -26,9 +28,15 @@ impl LayerSizes {
         2.0 * (tokens * weights) as f64 + 4.0 * (tokens * sequence / 2 * heads * dim) as f64
     }
 
-    fn attention(self) -> exec::kernels::attention::Attention {
+    fn attention(self) -> trainyard_exec::kernels::attention::Attention {
         let sequences = self.tokens / self.sequence;
-        exec::kernels::attention::Attention::new(sequences, self.sequence, self.heads, self.key_heads, self.dim)
+        trainyard_exec::kernels::attention::Attention::new(
+            sequences,
+            self.sequence,
+            self.heads,
+            self.key_heads,
+            self.dim,
+        )
     }
 }
 
@@ -50,7 +58,8 @@ impl Attention {
         let key = sizes.tokens * sizes.key_heads * sizes.dim;
         let any = |length| filled(gpu, Element::Bf16, length);
         let singles = || filled(gpu, Element::F32, sizes.tokens * sizes.heads);
-        let tensors = AttentionTensors { q: any(query)?, k: any(key)?, v: any(key)?, out: any(query)?, lse: singles()? };
+        let tensors =
+            AttentionTensors { q: any(query)?, k: any(key)?, v: any(key)?, out: any(query)?, lse: singles()? };
         let (dq, dk, dv) = (any(query)?, any(key)?, any(key)?);
         Ok(Self { sizes, tensors, d_out: any(query)?, delta: singles()?, dq, dk, dv })
     }
@@ -119,7 +128,7 @@ impl Layer {
         let table = RotaryTable::new(sequence, dim, 1e4);
         let upload = |values: &[f32]| -> Result<Slice, DeviceError> {
             let slice = gpu.allocate(Stream::COMPUTE, Element::F32, values.len())?;
-            exec::device::write_f32(gpu, Stream::COMPUTE, values, slice)?;
+            trainyard_exec::device::write_f32(gpu, Stream::COMPUTE, values, slice)?;
             Ok(slice)
         };
         let (cosines, sines) = table.content();

@@ -13,10 +13,10 @@ mod timing;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use exec::cuda::{CudaDevice, CudaOptions, probe};
-use exec::device::{ActivationKind, Device, DeviceError, Element, Operation, Product, Stream};
 use layer::{Layer, LayerSizes};
 use timing::{Row, filled, time};
+use trainyard_exec::cuda::{CudaDevice, CudaOptions, probe};
+use trainyard_exec::device::{ActivationKind, Device, DeviceError, Element, Operation, Product, Stream};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -78,9 +78,12 @@ fn products(gpu: &CudaDevice, tiny: bool) -> Result<Vec<Row>, DeviceError> {
     for &tokens in tokens {
         for &inputs in sizes {
             for &outputs in sizes {
-                let [x, dx] = [filled(gpu, Element::Bf16, tokens * inputs)?, filled(gpu, Element::Bf16, tokens * inputs)?];
-                let [y, dy] = [filled(gpu, Element::Bf16, tokens * outputs)?, filled(gpu, Element::Bf16, tokens * outputs)?];
-                let (w, dw) = (filled(gpu, Element::Bf16, inputs * outputs)?, filled(gpu, Element::F32, inputs * outputs)?);
+                let [x, dx] =
+                    [filled(gpu, Element::Bf16, tokens * inputs)?, filled(gpu, Element::Bf16, tokens * inputs)?];
+                let [y, dy] =
+                    [filled(gpu, Element::Bf16, tokens * outputs)?, filled(gpu, Element::Bf16, tokens * outputs)?];
+                let (w, dw) =
+                    (filled(gpu, Element::Bf16, inputs * outputs)?, filled(gpu, Element::F32, inputs * outputs)?);
                 let forms = [
                     ("forward", Product::forward(tokens, inputs, outputs, x, w, false, y)),
                     ("input gradient", Product::input_gradient(tokens, inputs, outputs, dy, w, false, dx)),
@@ -125,7 +128,8 @@ fn attention(gpu: &CudaDevice, tiny: bool) -> Result<Vec<Row>, DeviceError> {
 /// What is bound by memory, by the host's link, or by a launch.
 fn streaming(gpu: &CudaDevice, tiny: bool) -> Result<Vec<Row>, DeviceError> {
     let count = if tiny { 1000 } else { 64 << 20 };
-    let [a, b, out] = [filled(gpu, Element::Bf16, count)?, filled(gpu, Element::Bf16, count)?, filled(gpu, Element::Bf16, count)?];
+    let [a, b, out] =
+        [filled(gpu, Element::Bf16, count)?, filled(gpu, Element::Bf16, count)?, filled(gpu, Element::Bf16, count)?];
     let small = [a.part(0, 1), b.part(0, 1), out.part(0, 1)];
     let host = gpu.pin(a.bytes())?;
     let bytes = a.bytes() as f64;
@@ -144,9 +148,7 @@ fn streaming(gpu: &CudaDevice, tiny: bool) -> Result<Vec<Row>, DeviceError> {
     row("zeros", bytes, &mut || gpu.zero(s, out))?;
     row("to the host", bytes, &mut || gpu.offload(s, a, host, 0))?;
     row("from the host", bytes, &mut || gpu.fetch(s, host, 0, a))?;
-    row("launch of one element", 0.0, &mut || {
-        gpu.run(s, &Operation::Add { a: small[0], b: small[1], out: small[2] })
-    })?;
+    row("launch of one element", 0.0, &mut || gpu.run(s, &Operation::Add { a: small[0], b: small[1], out: small[2] }))?;
     gpu.synchronize(s)?;
     gpu.unpin(host)?;
     for slice in [a, b, out] {
@@ -161,9 +163,37 @@ fn layers(gpu: &CudaDevice, tiny: bool) -> Result<Vec<Row>, DeviceError> {
         vec![("tiny", 2, LayerSizes { tokens: 16, sequence: 16, hidden: 16, heads: 2, key_heads: 1, dim: 8, ffn: 24 })]
     } else {
         vec![
-            ("8B layer", 1, LayerSizes { tokens: 4096, sequence: 4096, hidden: 4096, heads: 32, key_heads: 8, dim: 128, ffn: 14336 }),
-            ("345M layer", 1, LayerSizes { tokens: 8192, sequence: 1024, hidden: 1024, heads: 16, key_heads: 16, dim: 64, ffn: 4096 }),
-            ("7B stage of 4 layers", 4, LayerSizes { tokens: 4096, sequence: 4096, hidden: 4096, heads: 32, key_heads: 32, dim: 128, ffn: 11008 }),
+            (
+                "8B layer",
+                1,
+                LayerSizes {
+                    tokens: 4096,
+                    sequence: 4096,
+                    hidden: 4096,
+                    heads: 32,
+                    key_heads: 8,
+                    dim: 128,
+                    ffn: 14336,
+                },
+            ),
+            (
+                "345M layer",
+                1,
+                LayerSizes { tokens: 8192, sequence: 1024, hidden: 1024, heads: 16, key_heads: 16, dim: 64, ffn: 4096 },
+            ),
+            (
+                "7B stage of 4 layers",
+                4,
+                LayerSizes {
+                    tokens: 4096,
+                    sequence: 4096,
+                    hidden: 4096,
+                    heads: 32,
+                    key_heads: 32,
+                    dim: 128,
+                    ffn: 11008,
+                },
+            ),
         ]
     };
     let mut rows = Vec::new();

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use exec::cuda::CudaDevice;
-use exec::device::{Device, DeviceError, Element, Slice, Stream, write_f32};
+use trainyard_exec::cuda::CudaDevice;
+use trainyard_exec::device::{Device, DeviceError, Element, Slice, Stream, write_f32};
 
 /// Median of some repetitions, and their spread.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +68,8 @@ pub(crate) fn time(gpu: &CudaDevice, mut run: impl FnMut() -> Result<(), DeviceE
 pub(crate) fn filled(gpu: &CudaDevice, element: Element, length: usize) -> Result<Slice, DeviceError> {
     const BLOCK: u32 = 1 << 18;
     let slice = gpu.allocate(Stream::COMPUTE, element, length)?;
-    let value = |i: u32| f32::from(u16::try_from(i.wrapping_mul(2_654_435_761) >> 16).expect("16 bits")) / 65536.0 - 0.5;
+    let value =
+        |i: u32| f32::from(u16::try_from(i.wrapping_mul(2_654_435_761) >> 16).expect("16 bits")) / 65536.0 - 0.5;
     let block = length.min(BLOCK as usize);
     let values: Vec<f32> = (0..BLOCK).take(block).map(value).collect();
     write_f32(gpu, Stream::COMPUTE, &values, slice.part(0, block))?;

@@ -120,6 +120,7 @@ impl Operation {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one line or two per operation: a table")]
     fn lengths_fit(&self) -> bool {
         let same = |slices: &[Slice]| slices.windows(2).all(|pair| pair[0].length == pair[1].length);
         let optional = |slice: Option<Slice>, length: usize| slice.is_none_or(|slice| slice.length == length);
