@@ -62,6 +62,9 @@ def median_us(device, run, repetitions):
 
 def main():
     out, tiny = Path(sys.argv[1]), "--tiny" in sys.argv
+    if not hasattr(F, "scaled_dot_product_attention"):
+        print(f"comparison with PyTorch: SKIP, {torch.__version__} has no scaled_dot_product_attention")
+        return
     device = "cpu" if tiny else "cuda"
     took = {}
     for name, (tokens, sequence, hidden, heads, key_heads, dim, ffn, count) in (TINY if tiny else SHAPES).items():
@@ -73,7 +76,7 @@ def main():
             took[f"{name} forward"] = median_us(device, lambda: layers(x), 10)
         took[f"{name} backward"] = median_us(device, lambda: y.backward(gradient, retain_graph=True), 10)
     with open(out / "layers.csv") as mine, open(out / "layers-and-torch.csv", "w") as both:
-        both.write(f"what,sizes,trainyard_us,torch_us,torch_over_trainyard\n")
+        both.write("what,sizes,trainyard_us,torch_us,torch_over_trainyard\n")
         for row in csv.DictReader(mine):
             torch_us = took[row["what"]]
             both.write(f"{row['what']},{row['sizes']},{row['median_us']},{torch_us:.2f},{torch_us / float(row['median_us']):.3f}\n")

@@ -55,10 +55,17 @@ check() {
     fi
     # Every operation against the CPU's kernels, in FP32 and BF16.
     timeout 150 "$here/suite" --ignored --exact --nocapture cuda::tests::emulated::operations_on_a_gpu \
-        >"$out/conformance.txt" 2>&1 && echo "conformance: passed" || { echo "conformance: FAILED, see $out/conformance.txt"; failed=1; }
+        >"$out/conformance.txt" 2>&1 || failed=1
+    if [ "$failed" = 0 ] && grep -q '1 passed' "$out/conformance.txt"; then
+        echo "conformance: passed"
+    else
+        echo "conformance: FAILED, see $out/conformance.txt"
+        failed=1
+    fi
     timeout 120 "$here/device_check" "$out" $tiny || { echo "measurements: FAILED"; failed=1; }
-    if python3 -c 'import torch' 2>/dev/null; then
-        timeout 80 python3 "$here/device-check.py" "$out" $tiny || { echo "comparison with PyTorch: FAILED"; failed=1; }
+    local python=${TRAINYARD_TORCH_PYTHON:-python3}
+    if "$python" -c 'import torch' 2>/dev/null; then
+        timeout 80 "$python" "$here/device-check.py" "$out" $tiny || { echo "comparison with PyTorch: FAILED"; failed=1; }
     else
         echo "comparison with PyTorch: SKIP, there is none"
     fi
@@ -74,8 +81,7 @@ emulated() {
     # The tests build the machine.
     "$built" --exact cuda::tests::emulated::a_missing_wait_is_seen >/dev/null
     [ -e "$machine/whole/libcuda.so" ] || { echo "SKIP: the emulated machine is not there (c++ builds it)"; exit 0; }
-    export LD_LIBRARY_PATH=$PWD/${machine#"$PWD"/}/whole
-    case $machine in /*) LD_LIBRARY_PATH=$machine/whole ;; esac
+    export LD_LIBRARY_PATH=$machine/whole
     export MACHINE_SHIM=$here/kernels/shim MACHINE_BUILDS=$machine/builds
     export OUT=${OUT:-target/device-check/results} TRAINYARD_CASES=1
     here=$PWD/target/device-check

@@ -123,7 +123,8 @@ INLINE void share(element* rows, const float (&c)[PIECES][4]) {
 }
 
 // Pieces of HEAD columns, times a factor for each of a lane's two rows, to a head's rows in global memory.
-INLINE void store_rows(element* to, index_t distance, index_t valid, int dim, const float (&c)[HEAD / 8][4], const float (&factors)[2], bool add) {
+INLINE void store_rows(
+    element* to, index_t distance, index_t valid, int dim, const float (&c)[HEAD / 8][4], const float (&factors)[2], bool add) {
 #pragma unroll
     for (int piece = 0; piece < HEAD / 8; ++piece)
 #pragma unroll
@@ -133,7 +134,8 @@ INLINE void store_rows(element* to, index_t distance, index_t valid, int dim, co
         }
 }
 
-KERNEL __launch_bounds__(WARPS * 32) attention_forward(SHAPE_PARAMETERS, const element* q, const element* k, const element* v, element* out, float* lse) {
+KERNEL __launch_bounds__(WARPS * 32) attention_forward(
+    SHAPE_PARAMETERS, const element* q, const element* k, const element* v, element* out, float* lse) {
     const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_q = (element*)memory;
@@ -221,7 +223,9 @@ KERNEL attention_delta(index_t rows, index_t dim, const element* out, const elem
 EXPORT(attention_delta)
 
 // dq = scale ds k, with ds = p (d_out v^T - delta); a block per tile of queries.
-KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta, const element* d_out, element* dq) {
+KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(
+    SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta,
+    const element* d_out, element* dq) {
     const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_q = (element*)memory;
@@ -278,7 +282,9 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(SHAPE_PARAMETERS
 EXPORT(attention_backward_queries)
 
 // dv = p^T d_out and dk = scale ds^T q; a block per tile of keys, over the heads that share them in order.
-KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta, const element* d_out, element* dk, element* dv) {
+KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(
+    SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta,
+    const element* d_out, element* dk, element* dv) {
     const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_k = (element*)memory;

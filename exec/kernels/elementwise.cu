@@ -66,7 +66,8 @@ KERNEL swiglu_forward(index_t count, const element* gate, const element* up, ele
 EXPORT(swiglu_forward)
 
 // d_up = d_out silu(gate), d_gate = d_out up s (1 + g (1 - s))
-KERNEL swiglu_backward(index_t count, const element* gate, const element* up, const element* d_out, element* d_gate, element* d_up) {
+KERNEL swiglu_backward(
+    index_t count, const element* gate, const element* up, const element* d_out, element* d_gate, element* d_up) {
     FOR_EACH(i, count) {
         float g = widen(gate[i]), u = widen(up[i]), d = widen(d_out[i]);
         Sigmoid s = sigmoid(g);

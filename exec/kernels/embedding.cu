@@ -2,7 +2,8 @@
 #include "common.cuh"
 
 // A block per token; rows that another rank holds are zeros.
-KERNEL embedding_forward(index_t features, index_t first, index_t rows, const unsigned* tokens, const element* table, element* out) {
+KERNEL embedding_forward(
+    index_t features, index_t first, index_t rows, const unsigned* tokens, const element* table, element* out) {
     index_t row = (index_t)tokens[blockIdx.x] - first;
     bool mine = row >= 0 && row < rows;
     for (index_t i = threadIdx.x; i < features; i += THREADS) {
@@ -46,7 +47,8 @@ KERNEL positions_forward(index_t count, index_t features, index_t first, index_t
 EXPORT(positions_forward)
 
 // A thread per element of the table's rows; sequences in order.
-KERNEL positions_backward(index_t count, index_t features, index_t first, index_t sequence, const element* dx, float* gradient) {
+KERNEL positions_backward(
+    index_t count, index_t features, index_t first, index_t sequence, const element* dx, float* gradient) {
     for (index_t i = first_index(); i < sequence * features && i < count; i += all_threads()) {
         float sum = gradient[first * features + i];
         for (index_t at = i; at < count; at += sequence * features) sum += widen(dx[at]);
@@ -56,7 +58,9 @@ KERNEL positions_backward(index_t count, index_t features, index_t first, index_
 EXPORT(positions_backward)
 
 // (a, b) becomes (a cos - b sin, b cos + a sin), with the sine's sign turned to undo it.
-KERNEL rotate(index_t count, index_t pairs, index_t heads, index_t sequence, index_t first, float sign, const float* cosines, const float* sines, element* x) {
+KERNEL rotate(
+    index_t count, index_t pairs, index_t heads, index_t sequence, index_t first, float sign, const float* cosines,
+    const float* sines, element* x) {
     for (index_t i = first_index(); i < count; i += all_threads()) {
         index_t pair = i % pairs, row = i / pairs;
         index_t angle = (first + row / heads % sequence) * pairs + pair;

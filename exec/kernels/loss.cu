@@ -2,7 +2,9 @@
 #include "common.cuh"
 
 // Largest logit, sum of exponentials, and the target's logit (or minus infinity): [3, tokens].
-KERNEL loss_statistics(index_t tokens, index_t first, index_t valid, index_t columns, const element* logits, const unsigned* targets, float* statistics) {
+KERNEL loss_statistics(
+    index_t tokens, index_t first, index_t valid, index_t columns, const element* logits, const unsigned* targets,
+    float* statistics) {
     const element* row = logits + blockIdx.x * columns;
     float largest = NEGATIVE_INFINITY;
     for (index_t i = threadIdx.x; i < valid; i += THREADS) largest = fmaxf(largest, widen(row[i]));
@@ -24,7 +26,8 @@ KERNEL loss_statistics(index_t tokens, index_t first, index_t valid, index_t col
 EXPORT(loss_statistics)
 
 // Statistics of all ranks, [ranks, 3, tokens], to losses and log-sum-exps.
-KERNEL loss_combine(index_t tokens, index_t ranks, const float* statistics, const unsigned* targets, float* losses, float* lse) {
+KERNEL loss_combine(
+    index_t tokens, index_t ranks, const float* statistics, const unsigned* targets, float* losses, float* lse) {
     for (index_t token = first_index(); token < tokens; token += all_threads()) {
         float largest = NEGATIVE_INFINITY, target = NEGATIVE_INFINITY;
         for (index_t rank = 0; rank < ranks; ++rank) {
@@ -44,7 +47,8 @@ KERNEL loss_combine(index_t tokens, index_t ranks, const float* statistics, cons
 EXPORT(loss_combine)
 
 // Logits become scale (exp(logit - lse) - [target]), in place.
-KERNEL loss_backward(index_t first, index_t valid, index_t columns, float scale, const unsigned* targets, const float* lse, element* logits) {
+KERNEL loss_backward(
+    index_t first, index_t valid, index_t columns, float scale, const unsigned* targets, const float* lse, element* logits) {
     element* row = logits + blockIdx.x * columns;
     unsigned target = targets[blockIdx.x];
     bool ignored = target == 0xffffffffu;

@@ -1,7 +1,9 @@
 // RMSNorm and LayerNorm (with `mean`), and sums over rows. A block per row, or per 32 columns of some rows.
 #include "common.cuh"
 
-KERNEL norm_forward(index_t features, float epsilon, const element* x, const element* weight, const element* bias, element* y, float* mean, float* rstd) {
+KERNEL norm_forward(
+    index_t features, float epsilon, const element* x, const element* weight, const element* bias, element* y, float* mean,
+    float* rstd) {
     const element* row = x + blockIdx.x * features;
     float center = 0.0f;
     if (mean) {
@@ -27,7 +29,9 @@ KERNEL norm_forward(index_t features, float epsilon, const element* x, const ele
 EXPORT(norm_forward)
 
 // dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), where an RMSNorm has no second term.
-KERNEL norm_backward_input(index_t features, int add, const element* x, const element* weight, const float* mean, const float* rstd, const element* dy, element* dx) {
+KERNEL norm_backward_input(
+    index_t features, int add, const element* x, const element* weight, const float* mean, const float* rstd, const element* dy,
+    element* dx) {
     index_t start = blockIdx.x * features;
     float center = mean ? mean[blockIdx.x] : 0.0f, factor = rstd[blockIdx.x];
     float offset = 0.0f, along = 0.0f;
@@ -58,7 +62,9 @@ INLINE float sum_of_column(float value) {
 }
 
 // Parts of the weight gradients: blockIdx.x is 32 columns, blockIdx.y a stretch of rows. Parts are [gridDim.y, features].
-KERNEL norm_weight_parts(index_t rows, index_t features, const element* x, const float* mean, const float* rstd, const element* dy, float* parts, float* bias_parts) {
+KERNEL norm_weight_parts(
+    index_t rows, index_t features, const element* x, const float* mean, const float* rstd, const element* dy, float* parts,
+    float* bias_parts) {
     index_t column = (index_t)blockIdx.x * 32 + threadIdx.x % 32;
     index_t per_block = (rows + gridDim.y - 1) / gridDim.y;
     index_t first = blockIdx.y * per_block, end = first + per_block < rows ? first + per_block : rows;

@@ -2,7 +2,9 @@
 #include "common.cuh"
 
 // Factors are computed on the host in FP64 and rounded once; `factor` and `rounded` may be null.
-KERNEL adamw(index_t count, float keep, float new1, float old2, float new2, float negative_step, float root_correction2, float epsilon, const float* factor, float* master, const float* gradients, float* first, float* second, bf16* rounded) {
+KERNEL adamw(
+    index_t count, float keep, float new1, float old2, float new2, float negative_step, float root_correction2, float epsilon,
+    const float* factor, float* master, const float* gradients, float* first, float* second, bf16* rounded) {
     float clip = factor ? *factor : 1.0f;
     for (index_t i = first_index(); i < count; i += all_threads()) {
         float g = gradients[i] * clip, m = first[i], v = second[i];

@@ -3,7 +3,8 @@
 
 // A warp per token. The next best is the best of those that come after the last one in the order of falling scores, then
 // rising numbers.
-KERNEL choose_experts(index_t tokens, int experts, int active, int normalised, const float* scores, unsigned* chosen, float* weights) {
+KERNEL choose_experts(
+    index_t tokens, int experts, int active, int normalised, const float* scores, unsigned* chosen, float* weights) {
     index_t token = first_index() / 32;
     if (token >= tokens) return;
     const float* row = scores + token * experts;
@@ -61,7 +62,8 @@ KERNEL order_by_expert(int choices, int experts, const unsigned* chosen, unsigne
 EXPORT(order_by_expert)
 
 // A block per row: to[i] = factors[indices[i]] from[indices[i] / share]
-KERNEL gather_rows(index_t width, unsigned share, const unsigned* indices, const float* factors, const element* from, element* to) {
+KERNEL gather_rows(
+    index_t width, unsigned share, const unsigned* indices, const float* factors, const element* from, element* to) {
     unsigned index = indices[blockIdx.x];
     float factor = factors ? factors[index] : 1.0f;
     const element* row = from + (index_t)(index / share) * width;
@@ -82,7 +84,8 @@ KERNEL combine_rows(index_t width, int share, const unsigned* places, const floa
 EXPORT(combine_rows)
 
 // A warp per choice: products[c] = a[c / share] . rows[places[c]]
-KERNEL row_products(index_t choices, index_t width, int share, const unsigned* places, const element* a, const element* rows, float* products) {
+KERNEL row_products(
+    index_t choices, index_t width, int share, const unsigned* places, const element* a, const element* rows, float* products) {
     index_t choice = first_index() / 32;
     if (choice >= choices) return;
     const element *left = a + choice / share * width, *right = rows + (index_t)places[choice] * width;

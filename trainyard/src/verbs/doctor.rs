@@ -86,7 +86,7 @@ fn gpus() -> Vec<Finding> {
     };
     let of_gpu = |(number, gpu): (usize, &exec::cuda::Gpu)| {
         let (major, minor) = gpu.capability;
-        let memory = ir::Bytes(gpu.memory);
+        let memory = ir::Bytes::new(gpu.memory);
         let words = format!("{number}: {}, compute capability {major}.{minor}, {memory}", gpu.name);
         if major < 8 {
             finding("gpu", FindingState::Warning, format!("{words}: too old, the kernels need 8.0 or newer"))
