@@ -181,6 +181,9 @@ pub(crate) fn plan(report: &PlanReport) -> String {
     for reason in &report.reasons {
         line(&mut out, "because", reason);
     }
+    for refusal in report.runtimes.values().flatten() {
+        line(&mut out, "refused by", refusal);
+    }
     let _ = writeln!(out, "{}", memory(&report.prediction.memory));
     if !report.alternatives.is_empty() {
         let mut table = table(&["looked at", "why not", "iteration"]);
@@ -215,7 +218,14 @@ fn throughput(out: &mut String, report: &SimulateReport) {
         format!("{:.0} tokens/s, {:.1} per device", report.tokens_per_second, report.tokens_per_second_per_device);
     line(out, "throughput", rate);
     if let Some(utilization) = report.model_flops_utilization {
-        line(out, "model FLOPs of peak", percent(utilization));
+        let again = report.hardware_flops_utilization.filter(|again| *again > utilization);
+        let again =
+            again.map_or_else(String::new, |again| format!("; {} with what is recomputed (HFU)", percent(again)));
+        line(
+            out,
+            "FLOPs of peak",
+            format!("{} (MFU: 6 per weight, 12 per score of attention){again}", percent(utilization)),
+        );
     }
     if let Some(usd) = report.usd_per_hour {
         line(out, "price", format!("{usd:.2} USD/h for {} devices", report.devices));

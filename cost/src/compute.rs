@@ -43,6 +43,8 @@ pub(crate) struct Software {
     pub(crate) attention: f64,
     /// Of the host for each launch; `None`: the calibration's.
     pub(crate) launch_us: Option<f64>,
+    /// Of a host that launches slowly: what the passes would take there is told beside what they take.
+    pub(crate) slow_launch_us: f64,
     /// Each forward pass (again where it is recomputed) and each backward pass of a layer's experts.
     pub(crate) expert_sync_us: f64,
 }
@@ -53,6 +55,10 @@ pub(crate) struct UnitPrice {
     pub(crate) nanoseconds: u64,
     /// Of these, how many the device waits for the host's launches.
     pub(crate) idle: u64,
+    /// Of these, how many the host waits for the experts' counts.
+    pub(crate) held_up: u64,
+    /// How many more there would be on a host that launches slowly.
+    pub(crate) slower: u64,
     pub(crate) basis: Basis,
 }
 
@@ -62,6 +68,8 @@ impl UnitPrice {
         Self {
             nanoseconds: self.nanoseconds + other.nanoseconds,
             idle: self.idle + other.idle,
+            held_up: self.held_up + other.held_up,
+            slower: self.slower + other.slower,
             basis: self.basis.max(other.basis),
         }
     }
@@ -201,7 +209,9 @@ impl Prepared {
             basis = basis.max(on);
         }
         let launch_us = software.launch_us.unwrap_or(self.calibration.dispatch.launch_us);
-        let host = if shape.workload.recipe.cuda_graphs { 0.0 } else { launches * launch_us * 1e-6 };
+        let launches = if shape.workload.recipe.cuda_graphs { 0.0 } else { launches };
+        let host = launches * launch_us * 1e-6;
+        let on_slow_host = seconds.max(launches * software.slow_launch_us * 1e-6);
         let composition = self.calibration.in_training.of(device.slowdown).pass(pass, shape.tensor());
         let factor = composition * device.slowdown;
         let synced = kind == UnitKind::Experts && pass != Pass::BackwardWeight;
@@ -209,6 +219,8 @@ impl Prepared {
         UnitPrice {
             nanoseconds: nanoseconds(seconds.max(host) * factor + sync),
             idle: nanoseconds((host - seconds).max(0.0) * factor),
+            held_up: nanoseconds(sync),
+            slower: nanoseconds((on_slow_host - seconds.max(host)).max(0.0) * factor),
             basis,
         }
     }

@@ -84,11 +84,11 @@ pub use calibration::{
 pub use collective::Steps;
 pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
-pub use model::{Basis, CostModel, NINETY_PERCENT, Priced, deduplicated, exposed, interval};
+pub use model::{Basis, CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplicated, exposed};
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;
 pub use stack::{
-    ClassRow, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow, Stacks,
-    Widening,
+    ClassRow, ColdGroup, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow,
+    Stacks, Widening,
 };

@@ -15,7 +15,7 @@ use crate::{GroupPlace, PassTable, Stack, StackConstants};
 
 mod trust;
 
-pub use trust::{NINETY_PERCENT, interval};
+pub use trust::{NINETY_PERCENT, Spread, SpreadCause};
 
 /// On what a duration rests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -254,7 +254,7 @@ impl CostModel {
         units: UnitRange,
         device: DeviceKindId,
     ) -> Priced {
-        let sync = if begins(pass, units) { self.message_sync(shape) } else { 0 };
+        let sync = if begins(chunk, pass, units) { self.message_sync(shape) } else { 0 };
         match &self.source {
             Source::Table(table) => {
                 let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
@@ -284,6 +284,7 @@ impl CostModel {
             compute: compute_factor * (1.0 + self.stragglers_per_doubling * doublings),
             attention: attention_factor,
             launch_us,
+            slow_launch_us: self.stack.terms.slow_launch_us,
             expert_sync_us,
         }
     }

@@ -1,6 +1,7 @@
 //! Prices of one shape, looked up instead of computed.
 
 use ir::counts::{Shape, UnitKind, unit_counts};
+use ir::prediction::AtRisk;
 use ir::program::{Chunk, Pass, UnitRange};
 use ir::{DeviceKindId, Model, Recompute, SimDuration};
 
@@ -44,7 +45,7 @@ impl Prices {
     /// One compute instruction; see [`crate::CostModel::compute`].
     #[must_use]
     pub fn compute(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> Priced {
-        let sync = if begins(pass, units) { self.sync } else { 0 };
+        let sync = if begins(chunk, pass, units) { self.sync } else { 0 };
         if let Some(table) = &self.table {
             let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
             return Priced { duration: SimDuration::from_nanoseconds(duration), basis: Basis::Measured };
@@ -80,6 +81,23 @@ impl Prices {
             idle.fold(0u64, |sum, (count, price)| sum.saturating_add(u64::from(count).saturating_mul(price.idle)));
         SimDuration::from_nanoseconds(sum)
     }
+    /// What of an instruction hangs on its host: how much longer it would take where launches are slow, and how long the
+    /// host waits for the experts' counts.
+    #[must_use]
+    pub fn at_risk(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> AtRisk {
+        if self.table.is_some() {
+            return AtRisk::default();
+        }
+        let (mut slower, mut held_up) = (0u64, 0u64);
+        for (count, price) in self.units(&self.kinds[device.index()], chunk, pass, units) {
+            slower = slower.saturating_add(u64::from(count).saturating_mul(price.slower));
+            held_up = held_up.saturating_add(u64::from(count).saturating_mul(price.held_up));
+        }
+        AtRisk {
+            slow_launches: SimDuration::from_nanoseconds(slower),
+            expert_waits: SimDuration::from_nanoseconds(held_up),
+        }
+    }
     /// How many units of each kind a range holds, with the price of each.
     fn units(
         &self,
@@ -107,9 +125,10 @@ const fn within(recompute: Recompute) -> usize {
     }
 }
 
-/// Whether an instruction begins a pass that follows a message of another stage.
-pub(crate) const fn begins(pass: Pass, units: UnitRange) -> bool {
+/// Whether an instruction begins a pass that follows a message of another stage. A slice of a divided vocabulary gets none.
+pub(crate) const fn begins(chunk: &Chunk, pass: Pass, units: UnitRange) -> bool {
     match pass {
+        _ if chunk.layers == 0 && chunk.embedding && chunk.head => false,
         Pass::Forward | Pass::Backward | Pass::BackwardInput => units.start == 0 && units.end > 0,
         Pass::Recompute | Pass::BackwardWeight => false,
     }
@@ -134,7 +153,7 @@ pub(crate) fn kind_prices(
     shape: Shape<'_>,
     unit: impl Fn(UnitKind, Pass, Recompute) -> UnitPrice,
 ) -> KindPrices {
-    let nothing = UnitPrice { nanoseconds: 0, idle: 0, basis: Basis::Measured };
+    let nothing = UnitPrice { nanoseconds: 0, idle: 0, held_up: 0, slower: 0, basis: Basis::Measured };
     let mut units = [[[nothing; UnitKind::COUNT]; 5]; WITHIN.len()];
     for kind in UnitKind::ALL.into_iter().filter(|kind| kind.is_in(shape.model)) {
         let forward = unit(kind, Pass::Forward, Recompute::None);

@@ -8,8 +8,11 @@
 use ir::{Precision, Problem};
 use serde::{Deserialize, Serialize};
 
+mod cold;
 mod resolve;
 mod text;
+
+pub use cold::ColdGroup;
 
 /// Precision classes: number formats that share a factor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -184,14 +187,28 @@ impl StackRow {
     }
 }
 
-/// Standard deviations of logarithms that belong to no stack.
+/// What widens an interval beside the stack: standard deviations of logarithms, and one time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct SpreadTerms {
     /// Of a device whose calibration declares none.
     pub undeclared_device: f64,
     /// Of a job whose time rests on assumed constants alone; in proportion to their share.
     pub assumed: f64,
+    /// Of the share of its bandwidth that a link reaches; in proportion to exposed exchanges.
+    pub exchanges: f64,
+    /// Of the time for which experts hold up a pass; in proportion to it.
+    pub expert_waits: f64,
+    /// Microseconds of the host for each kernel launch that one host in twenty exceeds; 0: nothing is said of such hosts.
+    pub slow_launch_us: f64,
+}
+
+impl SpreadTerms {
+    /// What is left where a stack's constants were fitted to its own rows: nothing that hangs on the installation.
+    #[must_use]
+    pub const fn of_fitted(self) -> Self {
+        Self { exchanges: 0.0, expert_waits: 0.0, slow_launch_us: 0.0, ..self }
+    }
 }
 
 /// What each step away from the wanted key adds to the spread, in quadrature.
@@ -218,7 +235,7 @@ pub struct Widening {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stacks {
-    /// Spread that belongs to no stack.
+    /// What widens an interval beside the stack.
     #[serde(default)]
     pub spread: SpreadTerms,
     /// What fallbacks add.
@@ -230,6 +247,9 @@ pub struct Stacks {
     /// What classes are declared to do.
     #[serde(default)]
     pub class: Vec<ClassRow>,
+    /// How far predictions from other tables are off, by table and device generation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cold: Vec<ColdGroup>,
     /// Rows, no two of one key.
     #[serde(default)]
     pub stack: Vec<StackRow>,
@@ -278,7 +298,7 @@ pub struct Stack {
     pub constants: StackConstants,
     /// Standard deviation of the logarithm of its times.
     pub spread: f64,
-    /// Spread that belongs to no stack.
+    /// What widens an interval beside the stack.
     pub terms: SpreadTerms,
     /// Measured rows that it rests on.
     pub rows: u32,
@@ -313,10 +333,18 @@ impl Stacks {
         classes.dedup();
         classes
     }
-    /// Without every row that rests on a table, in part or in whole: what is known before the table is.
+    /// The standard deviation of the logarithm of a time on a generation whose stack is not known; `None` in a catalog that
+    /// does not know what tables were off by. See [`ColdGroup`].
+    #[must_use]
+    pub fn unknown_spread_on(&self, generation: &str) -> Option<f64> {
+        cold::spread(&self.cold, generation)
+    }
+    /// Without every row that rests on a table, in part or in whole, and without what the table showed: what is known before
+    /// the table is.
     #[must_use]
     pub fn without_table(&self, table: &str) -> Self {
         let rests = |row: &&StackRow| !row.tables.iter().any(|of| of == table);
-        Self { stack: self.stack.iter().filter(rests).cloned().collect(), ..self.clone() }
+        let cold = self.cold.iter().filter(|group| group.table != table).cloned().collect();
+        Self { cold, stack: self.stack.iter().filter(rests).cloned().collect(), ..self.clone() }
     }
 }

@@ -14,3 +14,7 @@
 
 pub mod hugging_face;
 pub mod measured_runs;
+pub mod nccl_tests;
+pub mod topology;
+
+mod text;

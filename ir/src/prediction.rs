@@ -34,6 +34,18 @@ pub struct Prediction {
     pub memory: Vec<StageMemory>,
     /// Share of the busy time that rests on measured, interpolated, analytic and assumed durations.
     pub basis: BasisShare,
+    /// What of it hangs on constants that differ from one installation to the next.
+    pub at_risk: AtRisk,
+}
+
+/// What of an iteration hangs on constants that no device's data sheet tells: they belong to hosts and to software, and
+/// differ from one installation to the next. Exposed exchanges, which hang on links, are in the breakdown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct AtRisk {
+    /// How much longer the passes would take if the host launched kernels as slowly as the cost model deems possible.
+    pub slow_launches: SimDuration,
+    /// Of the passes, time in which the host waits for the counts of tokens of experts.
+    pub expert_waits: SimDuration,
 }
 
 /// On what durations rest, as shares of their sum.

@@ -98,6 +98,9 @@ pub struct ScoreRow {
     pub fits: Option<bool>,
     /// Why there is no prediction, in words that are the same for all rows of that reason.
     pub refused: Option<String>,
+    /// What its table leaves open and was taken from elsewhere, and what stood in for a stack that is not known: in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<String>,
 }
 
 /// A reason for which rows were not predicted.

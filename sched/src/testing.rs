@@ -4,7 +4,8 @@ use ir::grid::{Action, Cell, Grid};
 use ir::{
     AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, ContextMethod, DeviceKind,
     DeviceKindId, Fabric, FeedForward, FlopsPerSecond, LayerRun, Link, MicrobatchId, Mixer, MlpKind, Model, NodeGroup,
-    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroStage,
+    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroBubble,
+    ZeroStage,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -240,8 +241,13 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         let microbatches = rng.random_range(1..9);
         let mut work = workload(32, data * microbatches);
         work.global_batch *= pick(rng, &[1, 2]);
-        let schedule = match rng.random_range(0..4) {
+        let schedule = match rng.random_range(0..5) {
             0 => Schedule::GPipe,
+            2 => Schedule::ZeroBubble(ZeroBubble {
+                message: 50,
+                kept: 400,
+                ..ZeroBubble::unprofiled(rng.random_range(1..3))
+            }),
             1 => Schedule::ZeroBubbleH1,
             _ => Schedule::OneForwardOneBackward,
         };
@@ -300,6 +306,8 @@ fn widen(rng: &mut ChaCha8Rng, plan: &mut Plan, model: &mut Model, work: &mut Wo
     plan.sharing.overlap_tensor = plan.sequence_parallel && rng.random_bool(0.5);
     plan.sharing.offload_activations = rng.random_bool(0.25);
     plan.sharing.offload_optimizer = rng.random_bool(0.15);
+    let alone = plan.zero != ZeroStage::Zero3 || replicas < 2;
+    plan.sharing.offload_parameters = !alone && plan.sharing.offload_optimizer && rng.random_bool(0.7);
     work.recipe.sharded_loss = rng.random_bool(0.7);
     for stage in &mut plan.stages {
         if stage.recompute != Recompute::None && rng.random_bool(0.5) {
@@ -322,7 +330,7 @@ pub(crate) fn random_wide_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
 }
 
 /// Nanoseconds that this thread has spent on a processor (Linux), or wall time elsewhere: tests run beside each other.
-pub(crate) fn processor_time() -> u64 {
+pub(crate) fn thread_cpu_nanoseconds() -> u64 {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     let wall = || u64::try_from(START.get_or_init(std::time::Instant::now).elapsed().as_nanos()).unwrap();
     std::fs::read_to_string("/proc/thread-self/schedstat")

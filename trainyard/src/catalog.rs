@@ -8,6 +8,7 @@
 mod entries;
 #[cfg(test)]
 mod model_tests;
+mod observed;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ pub use self::entries::{FabricEntry, NodeEntry};
 pub(crate) use self::entries::{counted, fabric as fabric_entry};
 
 use crate::read::{Reader, Table};
-use crate::scenario::model;
+use crate::scenario::{Sight, model};
 
 /// The project's own catalog, as files of `catalog/`.
 const EMBEDDED: [(&str, &str); 25] = [
@@ -115,6 +116,8 @@ pub struct Catalog {
     pub fabrics: Vec<FabricEntry>,
     /// Models.
     pub models: Vec<Model>,
+    /// Entries that are written and could not be read: what uses one of them is not to be told that there is none.
+    wrong: Vec<String>,
 }
 
 impl Catalog {
@@ -135,33 +138,57 @@ impl Catalog {
         };
         CATALOG.get_or_init(read).clone()
     }
-    /// Adds the entries of a file and returns every problem found in it.
+    /// Adds the entries of a file and returns every problem found in it. Entries of such a file name no others.
     pub fn add_file(&mut self, file: &str, text: &str) -> Vec<Problem> {
-        let ((), problems, _) = Reader::new(file).read(text, |root| self.add_tables(root));
+        self.add_text(file, text, None)
+    }
+    /// The same; files that its entries name are looked for where the scenario's are.
+    pub(crate) fn add_text(&mut self, file: &str, text: &str, sight: Option<&Sight<'_>>) -> Vec<Problem> {
+        let ((), problems, _) = Reader::new(file).read(text, |root| self.add_tables(root, sight));
         problems
     }
     /// Adds the entries of the five tables of a file.
-    pub(crate) fn add_tables(&mut self, root: &Table<'_>) {
+    pub(crate) fn add_tables(&mut self, root: &Table<'_>, sight: Option<&Sight<'_>>) {
         let entries = |key| root.table(key).map(|table| table.entries()).unwrap_or_default();
         let (devices, links, nodes) = (entries("devices"), entries("links"), entries("nodes"));
         let (fabrics, models) = (entries("fabrics"), entries("models"));
         for (name, value) in devices {
-            let device = entries::device(self, name, &value);
-            self.devices.extend(device);
+            let device = entries::device(self, name.clone(), &value);
+            self.note(name, device, |catalog| &mut catalog.devices);
         }
-        self.links.extend(links.into_iter().filter_map(|(name, value)| entries::link(name, &value)));
+        for (name, value) in links {
+            let link = entries::link(name.clone(), &value);
+            self.note(name, link, |catalog| &mut catalog.links);
+        }
         for (name, value) in nodes {
-            let node = entries::node(self, name, &value);
-            self.nodes.extend(node);
+            let (node, measured) = entries::node(self, name.clone(), &value, sight).unzip();
+            self.note(name, node, |catalog| &mut catalog.nodes);
+            self.links.extend(measured.into_iter().flatten());
         }
-        self.fabrics.extend(fabrics.into_iter().filter_map(|(name, value)| entries::fabric(name, &value)));
-        self.models.extend(models.into_iter().filter_map(|(name, value)| {
-            let table = value.table()?;
-            let model = model::written_out(&table, name);
-            table.get("source").and_then(|v| v.text());
-            table.finish();
-            model
-        }));
+        for (name, value) in fabrics {
+            let fabric = entries::fabric(name.clone(), &value, sight);
+            self.note(name, fabric, |catalog| &mut catalog.fabrics);
+        }
+        for (name, value) in models {
+            let model = value.table().and_then(|table| {
+                let model = model::written_out(&table, name.clone());
+                table.get("source").and_then(|v| v.text());
+                table.finish();
+                model
+            });
+            self.note(name, model, |catalog| &mut catalog.models);
+        }
+    }
+    /// Adds an entry to its list, or its name to those that could not be read.
+    fn note<T>(&mut self, name: String, entry: Option<T>, list: impl FnOnce(&mut Self) -> &mut Vec<T>) {
+        match entry {
+            Some(entry) => list(self).push(entry),
+            None => self.wrong.push(name),
+        }
+    }
+    /// Whether an entry of this name is written and could not be read, which was said where it is written.
+    pub(crate) fn is_wrong(&self, name: &str) -> bool {
+        self.wrong.iter().any(|wrong| wrong == name)
     }
     /// A device by name.
     #[must_use]

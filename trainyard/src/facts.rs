@@ -1,7 +1,7 @@
 //! What follows from a scenario and a plan without simulating: capacity, operations, rent.
 
-use ir::counts::{CountedParameters, CountedScores, model_flops_per_token};
-use ir::{Bytes, DeviceKind, Flops, FlopsPerSecond, Plan, Rank};
+use ir::counts::{CountedParameters, CountedScores, hardware_flops_per_token, model_flops_per_token};
+use ir::{Bytes, DeviceKind, Flops, FlopsPerSecond, Plan, Problem, Rank, Recompute};
 use reports::ModelRate;
 
 use crate::scenario::Scenario;
@@ -40,6 +40,39 @@ pub(crate) fn rate(scenario: &Scenario, plan: &Plan) -> ModelRate {
 fn flops_per_token(scenario: &Scenario) -> Flops {
     let sequence = u64::from(scenario.workload.sequence_length);
     model_flops_per_token(&scenario.model, sequence, CountedParameters::Multiplied, CountedScores::Whole)
+}
+
+/// Layers whose whole forward pass is done again.
+pub(crate) fn recomputed(plan: &Plan) -> u32 {
+    let full = plan.stages.iter().filter(|stage| stage.recompute == Recompute::Full);
+    let of_chunk = |stage: &ir::StagePlan, layers: u32| stage.recompute_layers.map_or(layers, |most| most.min(layers));
+    full.flat_map(|stage| stage.layers.iter().map(move |layers| of_chunk(stage, *layers))).sum()
+}
+
+/// Operations, those done again included, over the peak of the plan's devices: the model's (MFU) and whole layers that are
+/// recomputed.
+pub(crate) fn hardware_flops_utilization(
+    scenario: &Scenario,
+    plan: &Plan,
+    seconds: f64,
+    scores: CountedScores,
+) -> Option<f64> {
+    let peak = rate(scenario, plan).peak?.get();
+    let sequence = u64::from(scenario.workload.sequence_length);
+    let tokens = f64::from(scenario.workload.global_batch) * sequence as f64;
+    let flops = hardware_flops_per_token(&scenario.model, sequence, recomputed(plan), scores).get() as f64;
+    Some(flops * tokens / seconds / peak)
+}
+
+/// A step that computes more than its devices can: whatever it rests on is wrong. Of scores the causal half counts, which
+/// is the least that any kernel computes.
+pub(crate) fn faster_than_peak(scenario: &Scenario, plan: &Plan, seconds: f64) -> Option<Problem> {
+    let share = hardware_flops_utilization(scenario, plan, seconds, CountedScores::CausalHalf)?;
+    (share > 1.0).then(|| {
+        let message =
+            format!("a step of {seconds:.3e} s computes at {:.0} % of its devices' dense peak", share * 100.0);
+        Problem::new("cost", message).hint("its durations are in other units, of other devices or of another model")
+    })
 }
 
 /// The rent of the plan's devices for an hour, where every price is known.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cost::{Calibration, CostModel, GraphUse, PrecisionClass, Stack, StackKey};
+use cost::{Calibration, CollectivePoints, CostModel, GraphUse, PrecisionClass, Stack, StackKey};
 use ir::{Backend as _, Candidate, Infeasible, Plan, Prediction, Timeline, VerifiedProgram};
 use reports::Metrics;
 use sim::Simulator;
@@ -22,7 +22,7 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
     let cluster = scenario.cluster.clone();
     let result = match &scenario.cost {
         CostChoice::PassTable(table) => CostModel::with_pass_table(cluster, table.clone()),
-        CostChoice::Calibration { file } => {
+        CostChoice::Calibration { file, collectives } => {
             let mut all: Vec<Calibration> = Vec::new();
             if let Some((name, text)) = file {
                 all.push(Calibration::from_toml(text, name).map_err(|problems| {
@@ -40,6 +40,7 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
                 names.push(calibration.name.clone());
                 first
             });
+            put_first(collectives, &mut all);
             let stack = stack(loaded, &all)?;
             CostModel::new(cluster, all).map(|model| match stack {
                 Some(stack) => model.with_stack(stack),
@@ -48,6 +49,17 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
         }
     };
     result.map_err(|problems| loaded.error(problems))
+}
+
+/// Puts the scenario's own measured collectives before those of every calibration: the first of a group counts.
+fn put_first(collectives: &[CollectivePoints], calibrations: &mut [Calibration]) {
+    if collectives.is_empty() {
+        return;
+    }
+    for calibration in calibrations {
+        let measured = calibration.measured.get_or_insert_default();
+        measured.collectives.splice(0..0, collectives.iter().cloned());
+    }
 }
 
 /// What is known of the software that a scenario names, by its own catalog and by the project's; `None` if it names none.

@@ -42,18 +42,53 @@ impl Output {
         self.staged.push((path.clone(), staged(&path, content)?));
         Ok(())
     }
-    /// Gives every staged file its name, and returns the names in the order of staging.
+    /// Gives every staged file its name, and returns the names in the order of staging. If one cannot have its name, those
+    /// before it are undone: the folder holds what it held. What ends the process in between may leave some files new and
+    /// others as they were, each whole, and hidden `.tmp` files beside them.
     ///
     /// # Errors
     /// [`Error::Files`] with what prevents it.
     pub fn commit(self) -> Result<Vec<PathBuf>, Error> {
-        let mut written = Vec::with_capacity(self.staged.len());
-        for (path, file) in self.staged {
-            file.persist(&path)
-                .map_err(|e| Error::files(&path, format!("cannot give the file its name: {}", e.error)))?;
-            written.push(path);
+        let kept: Vec<Option<Kept>> = self.staged.iter().map(|(path, _)| keep(path)).collect::<Result<_, Error>>()?;
+        name(self.staged, kept)
+    }
+}
+
+/// Gives staged files their names, or undoes it.
+fn name(staged: Vec<(PathBuf, NamedTempFile)>, kept: Vec<Option<Kept>>) -> Result<Vec<PathBuf>, Error> {
+    let mut written = Vec::with_capacity(staged.len());
+    for (path, file) in staged {
+        if let Err(error) = file.persist(&path) {
+            undo(written, kept);
+            return Err(Error::files(&path, format!("cannot give the file its name: {}", error.error)));
         }
-        Ok(written)
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// Another name of a file that is about to be replaced; gone when dropped.
+type Kept = tempfile::TempPath;
+
+/// Keeps what is at a path, if anything is.
+fn keep(path: &Path) -> Result<Option<Kept>, Error> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    let link = |name: &Path| std::fs::hard_link(path, name).or_else(|_| std::fs::copy(path, name).map(drop));
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let kept = tempfile::Builder::new().prefix(".").suffix(".tmp").make_in(folder, link);
+    let kept = kept.map_err(|e| Error::files(path, format!("cannot be replaced by a file: {e}")))?;
+    Ok(Some(kept.into_temp_path()))
+}
+
+/// Gives what was kept its names back, and takes away what was new. What cannot be undone stays: each file is whole.
+fn undo(written: Vec<PathBuf>, kept: Vec<Option<Kept>>) {
+    for (path, kept) in written.into_iter().zip(kept).rev() {
+        match kept {
+            Some(kept) => drop(kept.persist(&path)),
+            None => drop(std::fs::remove_file(&path)),
+        }
     }
 }
 
@@ -124,6 +159,42 @@ mod tests {
         assert_eq!(output.commit().expect("committed").len(), 2);
         assert_eq!(files(folder.path()), ["a", "b"]);
         assert_eq!(std::fs::read(folder.path().join("b")).expect("b"), b"2");
+    }
+
+    /// The last name is taken by a folder: all before it are as they were, and nothing hidden stays behind.
+    #[test]
+    fn a_name_that_cannot_be_given_undoes_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("b"), "old").expect("a file");
+        let output = |last: &str| {
+            let mut output = Output::open(folder.path()).expect("a folder");
+            for name in ["a", "b", "inside/c", last] {
+                output.stage(name, b"new").expect("staged");
+            }
+            output
+        };
+        for when in ["before", "in between"] {
+            let output = output("taken");
+            let taken = folder.path().join("taken");
+            std::fs::create_dir(&taken).expect("a folder");
+            let result = if when == "before" { output.commit() } else { late(output, &taken) };
+            let error = result.expect_err("a folder").to_string();
+            assert!(error.contains("taken") && error.contains("cannot"), "{error}");
+            std::fs::remove_dir(&taken).expect("still a folder, and empty");
+            assert_eq!(files(folder.path()), ["b", "inside"], "{when}");
+            assert_eq!(files(&folder.path().join("inside")), Vec::<String>::new(), "{when}");
+            assert_eq!(std::fs::read(folder.path().join("b")).expect("b"), b"old", "{when}");
+        }
+        assert_eq!(output("d").commit().expect("committed").len(), 4);
+        assert_eq!(files(folder.path()), ["a", "b", "d", "inside"]);
+    }
+
+    /// Commits while the folder appears only after what is there was kept.
+    fn late(output: Output, taken: &Path) -> Result<Vec<PathBuf>, Error> {
+        std::fs::remove_dir(taken).expect("made before");
+        let kept: Vec<Option<Kept>> = output.staged.iter().map(|(path, _)| keep(path).expect("kept")).collect();
+        std::fs::create_dir(taken).expect("a folder");
+        name(output.staged, kept)
     }
 
     #[test]

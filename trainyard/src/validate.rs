@@ -5,15 +5,17 @@
 //! (`catalog/recipes/recipes.toml`) and in the [`Catalog`](crate::catalog::Catalog), and listed in
 //! [`ResolvedRun::assumed`]. `board` predicts and holds against what was measured, [`document`] is its JSON, `scoreboard`
 //! the published page with its targets, [`published`] holds a new score against it, `bed` fits a test bed's constants to
-//! a few of its rows. [`import`] makes the project's own tables under `catalog/measured/` from published ones.
+//! a few of its rows, [`outcomes`] tells of groups of runs whether they fit by what other groups say. [`import`] makes the project's own tables under `catalog/measured/` from published ones.
 
 pub(crate) mod bed;
 mod board;
 mod case;
+mod cold;
 pub mod document;
 mod fit;
 pub mod import;
 mod measured;
+pub mod outcomes;
 mod predict;
 pub mod published;
 mod recipe;
@@ -25,14 +27,18 @@ pub(crate) mod stacks_text;
 mod tables;
 
 pub(crate) use board::{Knowledge, score};
+pub(crate) use cold::Others;
 pub use measured::measured_tables;
 pub(crate) use tables::{Tables, name};
 
 pub use case::Case;
 pub use recipe::{Family, MemoryFigure, PositionKind, Recipes, ResolvedHardware, ResolvedRun, Switches, UseFitted};
 
-/// Stacks fitted to all rows of tables, rounded as they are written. What is no fit stays as it is in `base`.
-pub(crate) fn fitted_stacks(tables: &Tables, base: &cost::Stacks) -> cost::Stacks {
+/// Stacks fitted to all rows of tables, with how far each table is off when it is predicted from the others, rounded as
+/// they are written. What is no fit stays as it is in `base`.
+pub(crate) fn fitted_stacks(tables: &Tables, base: &cost::Stacks, others: &Others) -> cost::Stacks {
     let subjects = tables.subjects(reports::scoreboard::ScoreKind::Fitted);
-    stacks_text::rounded(&stacks::fitted(subjects, &tables.names(), base))
+    let fitted = stacks_text::rounded(&stacks::fitted(subjects, &tables.names(), base));
+    let cold = cold::groups(tables, &fitted, others);
+    stacks_text::rounded(&cost::Stacks { cold, ..fitted })
 }

@@ -1,33 +1,120 @@
 //! How far a price may be off, and what of it rests on nothing that was measured.
 
 use ir::counts::{Kernel, UnitKind, product_precision, unit_kernels};
-use ir::prediction::BasisShare;
 use ir::program::{Pass, Program};
-use ir::{DeviceKindId, Recompute};
+use ir::{Activity, DeviceKindId, Prediction, Recompute};
 
 use super::{Basis, CostModel, Source};
 
 /// Standard normal quantile of a two-sided 90 % interval.
 pub const NINETY_PERCENT: f64 = 1.645;
 
-impl CostModel {
-    /// Standard deviation of the logarithm of a predicted time on devices of some kinds: what the stack leaves, what the
-    /// least known of the devices' calibrations leaves, and the assumed share of the time, in quadrature. Given durations
-    /// leave what the stack does.
-    ///
-    /// The 90 % interval of a time `t` is `t exp(+-1.645 spread)` ([`interval`]).
+/// Why a predicted time may be off.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SpreadCause {
+    /// The stack: what its fit leaves, or what stacks of which nothing is known are off by.
+    Stack,
+    /// The least known of the devices.
+    Device,
+    /// Operations that rest on assumed constants.
+    Assumed,
+    /// Links that reach another share of their bandwidth.
+    Exchanges,
+    /// Experts that hold up passes for another time.
+    ExpertWaits,
+    /// A host that launches kernels slowly.
+    SlowLaunches,
+}
+
+impl SpreadCause {
+    /// All of them, in order.
+    pub const ALL: [Self; 6] =
+        [Self::Stack, Self::Device, Self::Assumed, Self::Exchanges, Self::ExpertWaits, Self::SlowLaunches];
+    /// Its name in reports.
     #[must_use]
-    pub fn spread(&self, kinds: &[DeviceKindId], basis: BasisShare) -> f64 {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stack => "software stack",
+            Self::Device => "device",
+            Self::Assumed => "assumed operations",
+            Self::Exchanges => "link efficiency",
+            Self::ExpertWaits => "waits of experts",
+            Self::SlowLaunches => "launches of a slow host",
+        }
+    }
+}
+
+/// How far a predicted time may be off: standard deviations of its logarithm, by cause. Causes are independent, and add up
+/// in quadrature. All are as likely to shorten the time as to lengthen it but one: a host slower than the one that
+/// was priced.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Spread([f64; SpreadCause::ALL.len()]);
+
+impl Spread {
+    /// The standard deviation that one cause gives.
+    #[must_use]
+    pub const fn of(&self, cause: SpreadCause) -> f64 {
+        self.0[cause as usize]
+    }
+    /// That of the time being shorter than predicted.
+    #[must_use]
+    pub fn below(&self) -> f64 {
+        let slow = self.of(SpreadCause::SlowLaunches);
+        (self.above() * self.above() - slow * slow).max(0.0).sqrt()
+    }
+    /// That of the time being longer than predicted.
+    #[must_use]
+    pub fn above(&self) -> f64 {
+        self.0.iter().map(|each| each * each).sum::<f64>().sqrt()
+    }
+    /// The 90 % interval of a time in seconds: `t exp(-1.645 below)` to `t exp(1.645 above)`.
+    #[must_use]
+    pub fn interval(&self, seconds: f64) -> (f64, f64) {
+        let factor = |spread: f64| libm::exp(NINETY_PERCENT * spread);
+        (seconds / factor(self.below()), seconds * factor(self.above()))
+    }
+    /// Each cause that there is, largest first (of equals in their order).
+    #[must_use]
+    pub fn causes(&self) -> Vec<(SpreadCause, f64)> {
+        let mut causes: Vec<_> = SpreadCause::ALL.into_iter().map(|cause| (cause, self.of(cause))).collect();
+        causes.retain(|(_, spread)| *spread > 0.0);
+        causes.sort_by(|a, b| b.1.total_cmp(&a.1));
+        causes
+    }
+}
+
+impl CostModel {
+    /// How far the time of a prediction on devices of some kinds may be off, its interval not looked at.
+    ///
+    /// * stack: what its fit leaves over, or what tables predicted from others are off by ([`crate::ColdGroup`]);
+    /// * device: what the least known of the calibrations leaves;
+    /// * assumed operations: [`crate::SpreadTerms::assumed`] times the share of the time that rests on them;
+    /// * link efficiency: [`crate::SpreadTerms::exchanges`] times the share of the iteration that exposed exchanges take;
+    /// * waits of experts: likewise;
+    /// * a slow host: `ln((t + x)/t) / 1.645`, where one host in twenty adds `x` or more.
+    ///
+    /// Given durations leave what the stack does.
+    #[must_use]
+    pub fn spread(&self, kinds: &[DeviceKindId], prediction: &Prediction) -> Spread {
         let terms = self.stack.terms;
-        let device = match &self.source {
-            Source::Table(_) => 0.0,
-            Source::Calibrations { .. } => kinds
-                .iter()
-                .map(|kind| self.prepared(*kind).calibration.spread.unwrap_or(terms.undeclared_device))
-                .fold(0.0, f64::max),
+        let Source::Calibrations { .. } = &self.source else {
+            return Spread([self.stack.spread, 0.0, 0.0, 0.0, 0.0, 0.0]);
         };
-        let assumed = terms.assumed * basis.assumed.clamp(0.0, 1.0);
-        (self.stack.spread * self.stack.spread + device * device + assumed * assumed).sqrt()
+        let of = |kind: &DeviceKindId| self.prepared(*kind).calibration.spread.unwrap_or(terms.undeclared_device);
+        let device = kinds.iter().map(of).fold(0.0, f64::max);
+        let iteration = prediction.iteration.seconds().max(f64::MIN_POSITIVE);
+        let exchanges: f64 =
+            EXCHANGES.iter().map(|activity| prediction.breakdown.of(*activity).seconds()).sum::<f64>() / iteration;
+        let waits = prediction.at_risk.expert_waits.seconds() / iteration;
+        let slower = prediction.at_risk.slow_launches.seconds() / iteration;
+        Spread([
+            self.stack.spread,
+            device,
+            terms.assumed * prediction.basis.assumed.clamp(0.0, 1.0),
+            terms.exchanges * exchanges.clamp(0.0, 1.0),
+            terms.expert_waits * waits.clamp(0.0, 1.0),
+            libm::log1p(slower) / NINETY_PERCENT,
+        ])
     }
 
     /// What of a program's prices rests on no measurement, in sentences: each fallback of the stack, each device whose
@@ -70,9 +157,6 @@ impl CostModel {
     }
 }
 
-/// The 90 % interval of a time in seconds whose logarithm has a standard deviation: (low, high).
-#[must_use]
-pub fn interval(seconds: f64, spread: f64) -> (f64, f64) {
-    let factor = libm::exp(NINETY_PERCENT * spread);
-    (seconds / factor, seconds * factor)
-}
+/// What moves over links.
+const EXCHANGES: [Activity; 5] =
+    [Activity::Tensor, Activity::Context, Activity::Expert, Activity::Pipeline, Activity::Data];

@@ -4,8 +4,8 @@ use super::{Stack, StackConstants, StackKey, StackRow, Stacks};
 
 /// Rows of a key from which on more of them weigh no more: a factor is known to a few per cent by then.
 const FULL_WEIGHT_ROWS: f64 = 6.0;
-/// How far, as a logarithm, a key counts from what other stacks show: what lies beyond (early software on a new device)
-/// says little of its class.
+/// How far, as a logarithm, a key counts in full from what other stacks show: what lies beyond (early software on a new
+/// device) says little of its class, and weighs less by the square of its distance.
 const FARTHEST: f64 = 0.35;
 /// Rows from which on a key's constants beside its factor were fitted.
 const ROWS_OF_ALL_CONSTANTS: u32 = 8;
@@ -28,11 +28,12 @@ impl Stacks {
     ///
     /// The factor is the exponential of `(sum w x + k y) / (sum w + k)`: `x` the logarithms of the pooled keys' factors,
     /// `w` their rows over 6, at most 1, `y` the mean over the generation's other classes (else over the class on other
-    /// generations), `k` 0.4; an `x` farther than 0.35 from `y` counts as at that distance.
+    /// generations), `k` 0.4; an `x` at a distance `d` of more than 0.35 from `y` counts as at that distance, with `(0.35/d)^2`
+    /// of its weight.
     #[must_use]
     pub fn resolve(&self, key: &StackKey) -> Stack {
         if let Some(row) = self.stack.iter().find(|row| row.key() == *key) {
-            return self.answer(key, &[row], row.constants, row.spread, &[]);
+            return self.of_row(key, row);
         }
         let of = |holds: &dyn Fn(&StackRow) -> bool| self.stack.iter().filter(|row| holds(row)).collect::<Vec<_>>();
         let cell = of(&|row| row.class == key.class && row.generation == key.generation);
@@ -54,9 +55,49 @@ impl Stacks {
         let factor = libm::exp(drawn(pool, prior));
         let constants = StackConstants { compute_factor: factor, ..self.others(key, pool) };
         let steps = self.steps(pool, key);
-        let widening: f64 = steps.iter().map(|(_, step)| step * step).sum();
-        let spread = (within_and_between(pool) + widening).sqrt();
+        let spread = self.unknown_spread(key, pool, &steps);
         self.answer(key, pool, constants, spread, &steps)
+    }
+
+    /// What is known of a job of a table: as [`Stacks::resolve`], but where the key's row rests on that very table, what
+    /// machines of one stack differ by does not count.
+    #[must_use]
+    pub fn resolve_in(&self, key: &StackKey, table: &str) -> Stack {
+        let own = |row: &&StackRow| row.key() == *key && row.tables.iter().any(|of| of == table);
+        match self.stack.iter().find(own) {
+            Some(row) => self.of_own_row(key, row),
+            None => self.resolve(key),
+        }
+    }
+
+    /// The row of a key for a job on another machine, unless it rests on tables of which nothing is known but the row: those
+    /// of whoever asks.
+    fn of_row(&self, key: &StackKey, row: &StackRow) -> Stack {
+        let published = |table: &String| self.cold.iter().any(|group| group.table == *table);
+        if !row.tables.iter().all(published) {
+            return self.of_own_row(key, row);
+        }
+        let between = super::cold::spread(&self.cold, &key.generation).unwrap_or(0.0);
+        self.answer(key, &[row], row.constants, row.spread.max(between), &[])
+    }
+
+    fn of_own_row(&self, key: &StackKey, row: &StackRow) -> Stack {
+        let answer = self.answer(key, &[row], row.constants, row.spread, &[]);
+        // Few rows tell a factor, and nothing of links and hosts.
+        let fitted = row.rows >= ROWS_OF_ALL_CONSTANTS;
+        Stack { terms: if fitted { self.spread.of_fitted() } else { self.spread }, ..answer }
+    }
+
+    /// The spread of a key that has no row: what predictions from other tables were off by ([`super::ColdGroup`]), and more
+    /// where no row is of the class. A catalog that has no such groups knows how much its rows differ, and what was given up.
+    fn unknown_spread(&self, key: &StackKey, pool: &[&StackRow], steps: &[(String, f64)]) -> f64 {
+        if let Some(cold) = super::cold::spread(&self.cold, &key.generation) {
+            let known = self.stack.iter().any(|row| row.class == key.class);
+            let class = if known { 0.0 } else { self.widening.class };
+            return (cold * cold + class * class).sqrt();
+        }
+        let widening: f64 = steps.iter().map(|(_, step)| step * step).sum();
+        (within_and_between(pool) + widening).sqrt()
     }
 
     fn answer(
@@ -143,8 +184,10 @@ fn notes(stacks: &Stacks, steps: &[(String, f64)], rows: &[&StackRow], key: &Sta
         of(&|row| row.class.clone()),
         of(&|row| row.generation.clone()),
     )];
+    // A class that is declared is no slip, though nothing was fitted for it.
+    let declared = stacks.class.iter().any(|row| row.class == key.class);
     let classes = stacks.classes();
-    if !classes.contains(&key.class.as_str()) {
+    if !declared && !classes.contains(&key.class.as_str()) {
         let nearest = classes.iter().min_by_key(|name| strsim::damerau_levenshtein(name, &key.class));
         if let Some(nearest) = nearest {
             notes.push(format!("no stack class is called `{}`; the nearest is `{nearest}`", key.class));
@@ -157,9 +200,10 @@ fn notes(stacks: &Stacks, steps: &[(String, f64)], rows: &[&StackRow], key: &Sta
 fn drawn(pool: &[&StackRow], towards: Option<f64>) -> f64 {
     let (mut sum, mut weight) = (0.0, 0.0);
     for row in pool {
-        let w = (f64::from(row.rows) / FULL_WEIGHT_ROWS).min(1.0);
         let own = libm::log(row.constants.compute_factor);
         let near = towards.map_or(own, |centre| own.clamp(centre - FARTHEST, centre + FARTHEST));
+        let far = towards.map_or(1.0, |centre| (FARTHEST / (own - centre).abs()).min(1.0));
+        let w = (f64::from(row.rows) / FULL_WEIGHT_ROWS).min(1.0) * far * far;
         sum += w * near;
         weight += w;
     }

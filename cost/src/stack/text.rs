@@ -36,26 +36,20 @@ fn problems(stacks: &Stacks) -> Vec<Problem> {
             problems.push(Problem::new(subject, format!("{value} is not {what}")).hint(hint));
         }
     };
-    let w = &stacks.widening;
-    let spreads = [
-        ("spread.undeclared_device", stacks.spread.undeclared_device),
-        ("spread.assumed", stacks.spread.assumed),
-        ("widening.release", w.release),
-        ("widening.graphs", w.graphs),
-        ("widening.experts", w.experts),
-        ("widening.precision", w.precision),
-        ("widening.generation", w.generation),
-        ("widening.class", w.class),
-        ("widening.unknown", w.unknown),
-    ];
-    let rows = stacks.stack.iter().enumerate();
-    let of_rows = rows.clone().map(|(i, row)| (format!("stack[{i}].spread"), row.spread));
-    for (subject, value) in spreads.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(of_rows) {
+    for (subject, value) in spreads(stacks) {
         let fits = (0.0..=LARGEST_SPREAD).contains(&value);
         check(subject, value, fits, "a standard deviation of logarithms", "0.1 is about 10 %");
     }
+    let slow = stacks.spread.slow_launch_us;
+    check(
+        "spread.slow_launch_us".to_owned(),
+        slow,
+        slow.is_finite() && slow >= 0.0,
+        "a time",
+        "finite and not negative",
+    );
     let classes = stacks.class.iter().enumerate().map(|(i, row)| (format!("class[{i}]"), &row.constants));
-    let of_rows = rows.map(|(i, row)| (format!("stack[{i}]"), &row.constants));
+    let of_rows = stacks.stack.iter().enumerate().map(|(i, row)| (format!("stack[{i}]"), &row.constants));
     for (place, c) in classes.chain(of_rows) {
         for (name, value) in [("compute_factor", c.compute_factor), ("attention_factor", c.attention_factor)] {
             let fits = value > 0.0 && value <= LARGEST_FACTOR;
@@ -83,6 +77,32 @@ fn problems(stacks: &Stacks) -> Vec<Problem> {
     }
     problems.extend(of_keys(stacks));
     problems
+}
+
+/// Every standard deviation and distance of logarithms, with its place.
+fn spreads(stacks: &Stacks) -> Vec<(String, f64)> {
+    let (w, s) = (&stacks.widening, &stacks.spread);
+    let mut spreads: Vec<(String, f64)> = [
+        ("spread.undeclared_device", s.undeclared_device),
+        ("spread.assumed", s.assumed),
+        ("spread.exchanges", s.exchanges),
+        ("spread.expert_waits", s.expert_waits),
+        ("widening.release", w.release),
+        ("widening.graphs", w.graphs),
+        ("widening.experts", w.experts),
+        ("widening.precision", w.precision),
+        ("widening.generation", w.generation),
+        ("widening.class", w.class),
+        ("widening.unknown", w.unknown),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec();
+    for (i, group) in stacks.cold.iter().enumerate() {
+        let parts = [("bias", group.bias.abs()), ("within", group.within), ("explained", group.explained)];
+        spreads.extend(parts.map(|(name, value)| (format!("cold[{i}].{name}"), value)));
+    }
+    spreads.extend(stacks.stack.iter().enumerate().map(|(i, row)| (format!("stack[{i}].spread"), row.spread)));
+    spreads
 }
 
 /// Names that are missing, too few measurements, two rows of one key.

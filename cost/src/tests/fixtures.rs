@@ -167,3 +167,19 @@ impl Draw {
         u32::try_from(self.below(u64::from(bound))).unwrap()
     }
 }
+
+/// A prediction of two seconds of computation.
+pub(super) fn bare(basis: ir::prediction::BasisShare) -> ir::Prediction {
+    let iteration = ir::SimDuration::from_seconds(2.0).expect("a time");
+    let mut breakdown = ir::Breakdown::default();
+    breakdown.add(ir::Activity::Compute, iteration);
+    ir::Prediction {
+        iteration,
+        interval: None,
+        breakdown,
+        bubble_rate: None,
+        memory: Vec::new(),
+        basis,
+        at_risk: ir::prediction::AtRisk::default(),
+    }
+}

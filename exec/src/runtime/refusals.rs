@@ -100,6 +100,9 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
     refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
+    refuse(asked.fused_activation != plain.fused_activation, "fused_activation", fused, switch);
+    let held = "the CPU executor holds logits until their gradient is found";
+    refuse(asked.logits != plain.logits, "logits", held, "set logits = \"held\"");
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
     refuse(asked.gradients != plain.gradients, "gradients", formats, "set gradients = \"fp32\"");
@@ -193,6 +196,9 @@ fn sharing(program: &Program) -> Vec<Problem> {
     let kept = |what: &str| format!("on the CPU {what} are in host memory already");
     refuse(sharing.offload_activations, "offload", kept("activations"), "leave \"activations\" out");
     refuse(sharing.offload_optimizer, "offload", kept("optimizer states"), "leave \"optimizer\" out");
+    refuse(sharing.offload_parameters, "offload", kept("parameters"), "leave \"parameters\" out");
+    let slices = "the CPU executor does not divide the vocabulary over pipeline positions".to_owned();
+    refuse(!sharing.vocabulary.is_ends(), "vocabulary", slices, "leave it out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
     let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
     refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");

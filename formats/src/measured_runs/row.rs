@@ -279,8 +279,10 @@ fn format(cells: &Cells<'_>) -> Option<NumberFormat> {
 
 /// A value of words; words that are not understood are a fault.
 fn understood<T>(cells: &Cells<'_>, column: &'static str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    // Words that say that nobody knows.
+    const NOTHING: [&str; 9] = ["na", "n/a", "-", "--", "?", "null", "nan", "unknown", "not given"];
     let text = cells.text(column);
-    if text.is_empty() {
+    if text.is_empty() || NOTHING.contains(&text.to_lowercase().as_str()) {
         return None;
     }
     let value = read(text);
@@ -301,7 +303,9 @@ fn layout(cells: &Cells<'_>, hardware: &Hardware, model: Option<&ModelShape>) ->
     });
     let zero = understood(cells, "zero_stage", words::zero);
     let schedule = match cells.text("pp_schedule").to_lowercase().as_str() {
-        "none" | "n/a" | "na" | "-" => None,
+        "none" | "no" | "no pipeline" => None,
+        // Without positions there is no order of passes among them.
+        _ if matches!(degrees, Some([_, 1, _, _])) => None,
         _ => understood(cells, "pp_schedule", words::schedule),
     };
     let billion = model.and_then(|model| model.parameters_billion);
@@ -411,9 +415,6 @@ fn batch(cells: &Cells<'_>, data: Option<u32>) -> Option<Batch> {
 
 fn software(cells: &Cells<'_>) -> Option<Software> {
     let attention = understood(cells, "attn_kernel", words::attention_kernel);
-    if attention.is_none() && !cells.text("attn_kernel").is_empty() {
-        return None;
-    }
     Some(Software {
         framework: cells.text("framework").to_owned(),
         version: cells.words("framework_version"),

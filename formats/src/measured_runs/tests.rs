@@ -8,7 +8,7 @@ use super::*;
 const HEADING: &str = "row_id,gpu,gpu_mem_gb,gpus_per_node,nodes,gpus_total,model,params_b,layers,hidden,ffn,heads,\
     kv_heads,mlp_type,task,precision,seq_len,global_batch,micro_batch,grad_accum,tp,pp,vpp,cp,dp,iteration_time_s,\
     tokens_per_s_per_gpu,samples_per_s,tflops_per_gpu,memory_gb,memory_kind,peak_tflops_dense,moe_experts,moe_top_k,\
-    moe_ffn,attn_type,hetero_layout,recompute,quality_flags,attn_kernel,zero_stage";
+    moe_ffn,attn_type,hetero_layout,recompute,quality_flags,attn_kernel,zero_stage,pp_schedule";
 
 /// A sound row, with some cells replaced.
 fn row(changes: &[(&str, &str)]) -> String {
@@ -217,6 +217,57 @@ fn words_are_read_as_they_are_written() {
     ]);
     // Without a column for the expert degree it is not known.
     assert_eq!(moe.expect_err("no ep").faults[0].column, "ep");
+}
+
+/// What other authors write for the same things.
+#[test]
+fn other_spellings_are_read() {
+    let row = |changes: &[(&str, &str)]| one(changes).unwrap_or_else(|refusal| panic!("{refusal}"));
+    for text in ["off", "No", "no recompute", "without", "disabled"] {
+        assert_eq!(row(&[("recompute", text)]).layout.recomputation, Some(Recomputation::None), "{text}");
+    }
+    for text in ["on", "True", "gradient checkpointing", "activation checkpointing", "uniform"] {
+        let full = Some(Recomputation::Full { layers: None });
+        assert_eq!(row(&[("recompute", text)]).layout.recomputation, full, "{text}");
+    }
+    for (text, stage) in [
+        ("stage 2", 2),
+        ("ZeRO_3", 3),
+        ("zero-1", 1),
+        ("DeepSpeed ZeRO stage 3", 3),
+        ("FULL_SHARD", 3),
+        ("SHARD_GRAD_OP", 2),
+        ("NO_SHARD", 0),
+        ("distributed optimizer", 1),
+        ("FSDP2", 3),
+        ("off", 0),
+    ] {
+        assert_eq!(row(&[("zero_stage", text)]).layout.zero, Some(stage), "{text}");
+    }
+    for text in ["DAPPLE", "PipeDream-Flush", "1F1B", "non-interleaved"] {
+        let schedule = row(&[("pp_schedule", text)]).layout.schedule;
+        assert_eq!(schedule, Some(ScheduleName::OneForwardOneBackward), "{text}");
+    }
+    for text in ["grouped-query", "multi-head attention", "Grouped Query Attention (rotary)", "self-attention"] {
+        assert_eq!(row(&[("attn_type", text)]).model.attention, AttentionForm::Plain, "{text}");
+    }
+    assert_eq!(row(&[("mlp_type", "gelu_new")]).model.activation, Activation::Gelu);
+    for (text, kernel) in [
+        ("FA3", Some(AttentionKernel::Flash { version: 2 })),
+        ("FA1", Some(AttentionKernel::Flash { version: 1 })),
+        ("FusedAttention", Some(AttentionKernel::Flash { version: 2 })),
+        ("naive", Some(AttentionKernel::Plain)),
+        // Nobody knows: left to the recipe.
+        ("unknown", None),
+        ("N/A", None),
+    ] {
+        assert_eq!(row(&[("attn_kernel", text)]).software.attention, kernel, "{text}");
+    }
+    assert_eq!(row(&[("task", "LLM training benchmark")]).task, Task::Pretraining);
+    // Without positions nobody asks in which order their passes run; with some it must be understood.
+    let one_position: &[(&str, &str)] = &[("pp", "1"), ("dp", "8"), ("grad_accum", "4"), ("pp_schedule", "whirl")];
+    assert_eq!(row(one_position).layout.schedule, None);
+    refused(&[("pp_schedule", "whirl")], Reason::UnknownWord, "whirl");
 }
 
 #[test]

@@ -75,10 +75,15 @@ pub(super) fn task(text: &str) -> Result<Task, String> {
     let joined = lower.replace(['-', '_', ' '], "");
     match () {
         () if OTHERS.into_iter().any(has) => {}
-        () if joined.is_empty() || joined.contains("pretrain") || joined.starts_with("train") => {
+        () if joined.contains("sft") || joined.contains("finetun") => return Ok(Task::FullFineTuning),
+        () if joined.is_empty() || joined.contains("train") => return Ok(Task::Pretraining),
+        // What benchmarks of training say where there is nothing else to train.
+        () if ["benchmark", "throughput", "languagemodel", "causallm"]
+            .into_iter()
+            .any(|word| joined.contains(word)) =>
+        {
             return Ok(Task::Pretraining);
         }
-        () if joined.contains("sft") || joined.contains("finetun") => return Ok(Task::FullFineTuning),
         () => {}
     }
     Err(format!("`{text}` is not the training of all parameters of a language model"))
@@ -124,11 +129,14 @@ pub(super) fn format(text: &str) -> Result<(NumberFormat, Option<String>), Strin
 /// The activation of the feed-forward part.
 pub(super) fn activation(text: &str) -> Option<Activation> {
     match text.to_lowercase().replace(['-', '_', ' '], "").as_str() {
-        "gelu" | "geluapproximate" => Some(Activation::Gelu),
+        "gelu" | "geluapproximate" | "gelunew" | "gelufast" | "fastgelu" | "quickgelu" | "gelutanh"
+        | "gelupytorchtanh" => Some(Activation::Gelu),
         "relu" => Some(Activation::Relu),
         "squaredrelu" | "relu2" => Some(Activation::SquaredRelu),
-        "swiglu" | "silu" | "gatedsilu" => Some(Activation::SwiGlu),
-        "geglu" | "gatedgelu" => Some(Activation::GeGlu),
+        "swiglu" | "silu" | "gatedsilu" | "silugated" | "swish" | "gatedswish" | "swishgated" => {
+            Some(Activation::SwiGlu)
+        }
+        "geglu" | "gatedgelu" | "gelugated" => Some(Activation::GeGlu),
         _ => None,
     }
 }
@@ -136,8 +144,30 @@ pub(super) fn activation(text: &str) -> Option<Activation> {
 /// The form of attention.
 pub(super) fn attention_form(text: &str) -> Option<AttentionForm> {
     let lower = text.to_lowercase();
-    const PLAIN: [&str; 12] =
-        ["mha", "gqa", "mqa", "full", "causal", "rope", "qk", "norm", "qknorm", "attention", "with", "multi"];
+    const PLAIN: [&str; 22] = [
+        "mha",
+        "gqa",
+        "mqa",
+        "full",
+        "causal",
+        "rope",
+        "qk",
+        "norm",
+        "qknorm",
+        "attention",
+        "with",
+        "multi",
+        "grouped",
+        "group",
+        "query",
+        "head",
+        "multihead",
+        "self",
+        "dense",
+        "standard",
+        "softmax",
+        "rotary",
+    ];
     if tokens(&lower).all(|token| PLAIN.contains(&token.as_str())) {
         return Some(AttentionForm::Plain);
     }
@@ -183,15 +213,23 @@ pub(super) fn attention_kernel(text: &str) -> Option<(AttentionKernel, Option<bo
         "fa3",
         "pallas",
         "splash",
+        "fa1",
+        "fused attention",
+        "fusedattention",
+        "memory efficient",
+        "memory-efficient",
+        "efficient attention",
+        "composable kernel",
+        "aotriton",
     ]
     .iter()
     .any(|word| lower.contains(word))
     {
-        AttentionKernel::Flash { version: 2 }
+        AttentionKernel::Flash { version: if lower.contains("fa1") { 1 } else { 2 } }
     } else {
         match lower.as_str() {
             "fused" | "fused softmax" | "megatron fused softmax" => AttentionKernel::FusedSoftmax,
-            "torch" | "plain" | "unfused" | "eager" | "math" | "local" => AttentionKernel::Plain,
+            "torch" | "plain" | "unfused" | "eager" | "math" | "local" | "naive" | "standard" => AttentionKernel::Plain,
             _ => return None,
         }
     };
@@ -233,11 +271,13 @@ pub(super) fn recomputation(text: &str, billion: Option<f64>) -> Option<Option<R
         let small = billion? < most + 0.5;
         return Some(Some(if small { Recomputation::None } else { Recomputation::PerOperation }));
     }
-    if lower.starts_with("none") || lower == "no" || lower == "false" {
+    let nothing = ["none", "no ", "without", "disabled", "not used"].into_iter().any(|word| lower.starts_with(word));
+    if nothing || ["no", "false", "off", "0"].contains(&lower.as_str()) {
         return Some(Some(Recomputation::None));
     }
-    let whole = ["full", "every layer", "activation checkpoint", "checkpoint", "ckpt on", "yes", "true", "on"];
-    if whole.into_iter().any(|word| lower.starts_with(word)) {
+    let whole = ["full", "every layer", "activation checkpoint", "gradient checkpoint", "checkpoint", "ckpt on", "yes"];
+    let simply = ["true", "on", "1", "uniform", "enabled"].contains(&lower.as_str());
+    if simply || whole.into_iter().any(|word| lower.starts_with(word)) {
         let layers = number_behind(&lower, "layers").or_else(|| number_behind(&lower, "block"));
         return Some(Some(Recomputation::Full { layers }));
     }
@@ -262,12 +302,21 @@ pub(super) fn zero(text: &str) -> Option<(Option<u8>, Option<u32>)> {
         return Some((None, None));
     }
     let group = number_behind(&lower, "shard group").or_else(|| number_behind(&lower, "shard "));
-    let head = lower.trim_start_matches("zero").trim_start_matches(['-', ' ']);
+    let mut head = lower.as_str();
+    for word in ["deepspeed", "zero", "stage"] {
+        head = head.trim_start_matches(word).trim_start_matches(['-', '_', ' ']);
+    }
+    // The strategies of PyTorch's FullyShardedDataParallel.
+    let strategy = lower.replace(['-', '_', ' '], "");
+    let by_strategy = [("fullshard", 3), ("hybridshard", 3), ("shardgradop", 2), ("noshard", 0)];
+    if let Some((_, stage)) = by_strategy.iter().find(|(word, _)| strategy.contains(word)) {
+        return Some((Some(*stage), group));
+    }
     let stage = match head.chars().next()? {
         digit @ '0'..='3' => u8::try_from(digit.to_digit(10)?).ok(),
         _ if lower.contains("fsdp") || lower.contains("hsdp") => Some(3),
         _ if lower.contains("optimizer") => Some(1),
-        _ if lower == "ddp" || lower == "none" => Some(0),
+        _ if ["ddp", "none", "no", "off"].contains(&lower.as_str()) => Some(0),
         _ => return None,
     };
     Some((stage, group))
@@ -302,7 +351,11 @@ pub(super) fn schedule(text: &str) -> Option<(ScheduleName, Option<VocabularyPla
         _ => None,
     };
     let schedule = match head {
-        "gpipe" | "afab" => S::GPipe,
+        "gpipe" | "afab" | "fthenb" | "f-then-b" => S::GPipe,
+        // The same order of passes under its older names (Narayanan et al. 2019, Fan et al. 2021).
+        "dapple" | "pipedream-flush" | "pipedream flush" | "pipedream-1f1b" | "non-interleaved" | "one-f-one-b" => {
+            S::OneForwardOneBackward
+        }
         "zb-1p" | "zb1p" => S::ZeroBubble1p,
         "zb-2p" | "zb2p" => S::ZeroBubble2p,
         "zb-h1" | "zbh1" => S::ZeroBubbleH1,

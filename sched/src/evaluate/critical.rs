@@ -22,9 +22,7 @@ const PRIORITY: [Activity; 10] = [
 /// The breakdown of an iteration, up to its end on the timeline.
 pub(super) fn breakdown(program: &VerifiedProgram, timeline: &Timeline) -> Breakdown {
     let mut found = Breakdown::default();
-    let end = |lane: &Lane| lane.spans.iter().map(|span| span.end).max().unwrap_or(SimTime::ZERO);
-    // Of lanes that end together, the first.
-    let Some(lane) = timeline.lanes.iter().rev().max_by_key(|lane| end(lane)) else { return found };
+    let Some(lane) = last(timeline) else { return found };
     let role = &program.roles[lane.role.index()];
     let mut changes: Vec<(SimTime, bool, usize)> = Vec::with_capacity(2 * lane.spans.len() + 1);
     for (from, to, activity) in shown(program, role, lane) {
@@ -46,6 +44,15 @@ pub(super) fn breakdown(program: &VerifiedProgram, timeline: &Timeline) -> Break
         }
     }
     found
+}
+
+/// The lane that ends last; of lanes that end together, the first.
+pub(super) fn last(timeline: &Timeline) -> Option<&Lane> {
+    timeline.lanes.iter().rev().max_by_key(|lane| end(lane))
+}
+
+fn end(lane: &Lane) -> SimTime {
+    lane.spans.iter().map(|span| span.end).max().unwrap_or(SimTime::ZERO)
 }
 
 /// The times during which something counts: all work; exchanges while they move; of those over replicas that run beside

@@ -2,6 +2,7 @@
 
 mod closed_form;
 mod critical;
+mod divided;
 mod floor;
 mod inflight;
 mod on_backend;
@@ -9,6 +10,7 @@ mod peak;
 mod places;
 mod prepared;
 mod pricing;
+mod profile;
 mod recurrence;
 mod relief;
 mod shared;
@@ -22,7 +24,6 @@ pub use closed_form::ClosedForm;
 pub use on_backend::{OnBackend, summarise};
 pub use relief::Relief;
 
-use ir::prediction::BasisShare;
 use ir::program::Layout;
 use ir::{DeviceKindId, Evaluation, Plan, Prediction, Problem, SimDuration, Workload};
 
@@ -57,15 +58,14 @@ pub(crate) fn input_time(workload: &Workload, layout: &Layout) -> u64 {
     SimDuration::from_seconds(seconds).map_or(u64::MAX >> 2, SimDuration::nanoseconds)
 }
 
-/// The 90 % interval of an iteration on devices of some kinds.
-fn interval(
-    cost: &cost::CostModel,
-    kinds: &[DeviceKindId],
-    basis: BasisShare,
-    iteration: SimDuration,
-) -> Option<(SimDuration, SimDuration)> {
-    let (low, high) = cost::interval(iteration.seconds(), cost.spread(kinds, basis));
-    Some((SimDuration::from_seconds(low)?.min(iteration), SimDuration::from_seconds(high)?.max(iteration)))
+/// A prediction for devices of some kinds with its 90 % interval.
+fn with_interval(cost: &cost::CostModel, kinds: &[DeviceKindId], prediction: Prediction) -> Prediction {
+    let iteration = prediction.iteration;
+    let (low, high) = cost.spread(kinds, &prediction).interval(iteration.seconds());
+    let interval = SimDuration::from_seconds(low)
+        .zip(SimDuration::from_seconds(high))
+        .map(|(low, high)| (low.min(iteration), high.max(iteration)));
+    Prediction { interval, ..prediction }
 }
 
 /// Stages whose peak is over their device's memory; empty if the plan fits.

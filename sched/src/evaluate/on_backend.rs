@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use cost::{CostModel, GroupPlace};
+use ir::prediction::AtRisk;
 use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction, Problem,
-    SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+    Axis, Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan,
+    Prediction, Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
 use super::Evaluator;
 use super::closed_form::shares;
-use super::critical::{breakdown, stalled};
+use super::critical::{breakdown, last, stalled};
 use super::input_time;
 use super::prepared::{ByBasis, index};
+use super::spent::Spent;
 use crate::drive::{StaticController, drive};
 
 /// Lowers a plan, verifies it, drives one iteration and summarises.
@@ -80,7 +82,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
             Some(_) => {}
             None => memory.push(found),
         }
-        let (span, busy) = passes(role, lane);
+        let (span, busy) = passes(program, role, lane);
         longest = longest.max(span);
         work += u128::from(busy) * u128::from(lane.multiplicity);
         ranks += u128::from(lane.multiplicity);
@@ -94,32 +96,43 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         Clock::Simulated => took.max(input),
         Clock::Measured => took,
     };
-    Prediction {
+    let prediction = Prediction {
         iteration,
-        interval: interval_of(program, timeline, cost, basis, iteration),
+        interval: None,
         breakdown: stalled(breakdown(program, timeline), iteration - took),
         bubble_rate: (longest > 0).then(|| 1.0 - mean / longest as f64),
         memory,
         basis: shares(basis),
+        at_risk: at_risk(program, timeline, cost),
+    };
+    match timeline.clock {
+        Clock::Simulated => super::with_interval(cost, &kinds(program, timeline, cost), prediction),
+        Clock::Measured => prediction,
     }
 }
 
-/// The 90 % interval of a simulated iteration; a measured one has none.
-fn interval_of(
-    program: &VerifiedProgram,
-    timeline: &Timeline,
-    cost: &CostModel,
-    basis: ByBasis,
-    iteration: SimDuration,
-) -> Option<(SimDuration, SimDuration)> {
-    if timeline.clock == Clock::Measured {
-        return None;
+/// What of a simulated iteration hangs on the host, along the lane that ends last; nothing of a measured one does.
+fn at_risk(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> AtRisk {
+    let mut spent = Spent::default();
+    let Some(lane) = last(timeline).filter(|_| timeline.clock == Clock::Simulated) else { return spent.at_risk() };
+    let role = &program.roles[lane.role.index()];
+    let kind = cost.cluster().place(program.device(role.ranks.first())).device_kind;
+    let prices = cost.prepare(program.shape());
+    for span in &lane.spans {
+        if let Op::Compute { pass, chunk, units, .. } = role.instruction(span.instruction).op {
+            spent.add_at_risk(prices.at_risk(program.chunk(chunk), pass, units, kind));
+        }
     }
+    spent.at_risk()
+}
+
+/// Kinds of the devices of a timeline.
+fn kinds(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> Vec<DeviceKindId> {
     let kind = |lane: &Lane| cost.cluster().place(program.device(lane.rank)).device_kind;
     let mut kinds: Vec<_> = timeline.lanes.iter().map(kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    super::interval(cost, &kinds, shares(basis), iteration)
+    kinds
 }
 
 /// Bytes left at the peak, negative if it does not fit.
@@ -127,11 +140,12 @@ fn headroom(stage: &StageMemory) -> i128 {
     i128::from(stage.capacity.get()) - i128::from(stage.peak.get())
 }
 
-/// Whether an op is part of a pass.
-const fn in_pass(op: Op) -> bool {
+/// Whether an op is part of a pass; what all positions exchange lies between passes, as messages do.
+fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
     match op {
+        Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
         Op::Compute { .. }
-        | Op::HostCopy { what: HostCopy::Activations { .. }, .. }
+        | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::Parameters { .. }, .. }
         | Op::Collective {
             payload: Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. },
             ..
@@ -146,8 +160,8 @@ const fn in_pass(op: Op) -> bool {
 }
 
 /// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
-fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
-    let own = lane.spans.iter().filter(|span| in_pass(role.instruction(span.instruction).op));
+fn passes(program: &VerifiedProgram, role: &Role, lane: &Lane) -> (u64, u64) {
+    let own = lane.spans.iter().filter(|span| in_pass(program, role.instruction(span.instruction).op));
     let mut times = own.map(|span| (span.start, span.end)).collect::<Vec<_>>();
     times.sort_unstable();
     let start = times.first().map_or(SimTime::ZERO, |(start, _)| *start);
@@ -188,19 +202,21 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
         }
     }
     let device = program.device(lane.rank);
-    let capacity = cost.cluster().device_kind(cost.cluster().place(device).device_kind).memory;
+    let kind = cost.cluster().device_kind(cost.cluster().place(device).device_kind);
     let mut parts =
         BufferKind::ALL.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
     parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    StageMemory {
+    let mut stage = StageMemory {
         stage: StageId::new(role.stage.raw()),
         device,
-        capacity,
+        capacity: kind.memory,
         peak: Bytes::new(most),
         parts,
         moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),
-    }
+    };
+    cost::memory::add_unused(kind, &program.workload.recipe, &mut stage);
+    stage
 }
 
 fn moment(role: &Role, id: InstructionId) -> String {

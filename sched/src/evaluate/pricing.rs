@@ -1,6 +1,7 @@
 //! The price of a pass: of each of its ops, and of all of them together where some run beside others.
 
 use cost::{Priced, Prices};
+use ir::prediction::AtRisk;
 use ir::program::{Chunk, Pass, UnitRange};
 use ir::{Activity, Axis, CollectiveAlgorithm};
 
@@ -43,6 +44,7 @@ impl Pricing<'_> {
         };
         let found: Vec<_> = segments(ops.iter().copied(), price).collect();
         let (mut total, mut spent) = (0, Spent::default());
+        ops.iter().for_each(|op| spent.add_at_risk(self.at_risk(*op, lane)));
         for segment in found {
             total += segment.time;
             let (activity, launch) = own[segment.op];
@@ -60,6 +62,14 @@ impl Pricing<'_> {
         match op {
             PassOp::Compute { pass, units } => self.prices.launch(self.chunk, pass, units, lane.kind).nanoseconds(),
             PassOp::Collective { .. } | PassOp::HostCopy { .. } => 0,
+        }
+    }
+
+    /// What of an op hangs on the host.
+    fn at_risk(&self, op: PassOp, lane: &Lane) -> AtRisk {
+        match op {
+            PassOp::Compute { pass, units } => self.prices.at_risk(self.chunk, pass, units, lane.kind),
+            PassOp::Collective { .. } | PassOp::HostCopy { .. } => AtRisk::default(),
         }
     }
 

@@ -2,8 +2,11 @@
 
 use ir::{DeviceKind, Link, Problem};
 
-use super::{Catalog, PRECISIONS};
+use formats::topology::slurm;
+
+use super::{Catalog, PRECISIONS, observed};
 use crate::read::{Table, Value, suggest};
+use crate::scenario::Sight;
 
 /// Most devices in one node: the largest domains sold hold 72, the largest emulated nodes a few hundred.
 const MOST_DEVICES_IN_A_NODE: u64 = 1024;
@@ -37,6 +40,8 @@ pub struct FabricEntry {
     pub name: String,
     /// Nodes under one leaf switch (or in one zone); 0 means one switch for all.
     pub leaf_nodes: u32,
+    /// Slurm's description, in place of that number.
+    pub topology: Option<slurm::Topology>,
     /// Down-link over up-link bandwidth of a leaf.
     pub oversubscription: f64,
     /// Name of the link that joins leaves, where it is another kind than the NICs.
@@ -150,17 +155,30 @@ pub(super) fn link(name: String, value: &Value<'_>) -> Option<Link> {
     Some(Link { name, bandwidth: bandwidth?, latency: latency?, efficiency })
 }
 
-pub(crate) fn fabric(name: String, value: &Value<'_>) -> Option<FabricEntry> {
+pub(crate) fn fabric(name: String, value: &Value<'_>, sight: Option<&Sight<'_>>) -> Option<FabricEntry> {
     let table = value.table()?;
+    let topology = observed::of_fabric(&table, sight);
     let leaf_nodes = table.get("leaf_nodes").map_or(Some(0), |v| v.count_from(0));
     let oversubscription = table.get("oversubscription").map_or(Some(1.0), |v| v.number(1.0..=1000.0));
     let up_link = table.get("up_link").and_then(|v| text(&v));
     table.get("source").and_then(|v| text(&v));
     table.finish();
-    Some(FabricEntry { name, leaf_nodes: leaf_nodes?, oversubscription: oversubscription?, up_link })
+    Some(FabricEntry {
+        name,
+        leaf_nodes: leaf_nodes?,
+        topology: topology?,
+        oversubscription: oversubscription?,
+        up_link,
+    })
 }
 
-pub(super) fn node(catalog: &Catalog, name: String, value: &Value<'_>) -> Option<NodeEntry> {
+/// A kind of node, and the links that were measured in it.
+pub(super) fn node(
+    catalog: &Catalog,
+    name: String,
+    value: &Value<'_>,
+    sight: Option<&Sight<'_>>,
+) -> Option<(NodeEntry, Vec<Link>)> {
     let table = value.table()?;
     let names = || catalog.nodes.iter().map(|node| node.name.as_str()).collect();
     let like = like(&table, |wanted| catalog.node(wanted), names)?;
@@ -170,33 +188,59 @@ pub(super) fn node(catalog: &Catalog, name: String, value: &Value<'_>) -> Option
     let domain_before = if devices.is_some() { None } else { like.map(|of| of.domain_size) };
     let devices = say(devices, like.map(|of| of.devices.clone()), device_names);
     let size = devices.as_ref().map_or(1, Vec::len) as u64;
-    let domain_size = match table.get("domain_size") {
-        None => domain_before.or_else(|| u32::try_from(size).ok()),
-        Some(value) => value.integer(1..=MOST_DEVICES_IN_A_NODE).and_then(|domain| {
-            if !size.is_multiple_of(domain) {
-                value.problem(format!("{domain} does not divide the node's {size} devices"), None);
-                return None;
+    let observed = observed::of_node(&table, devices.as_ref().map(Vec::len), sight);
+    let domain_observed = observed.as_ref().and_then(|of| of.domain_size);
+    let domain_size = match (table.get("domain_size"), domain_observed) {
+        (None, Some(observed)) => Some(observed),
+        (None, None) => domain_before.or_else(|| u32::try_from(size).ok()),
+        (Some(value), None) => domain_size(&value, size),
+        (Some(value), Some(observed)) => {
+            let written = domain_size(&value, size)?;
+            if written != observed {
+                value.problem(format!("{written}, and the file says {observed}"), Some("leave one out".to_owned()));
             }
-            u32::try_from(domain).ok()
-        }),
+            (written == observed).then_some(written)
+        }
     };
     let name_of =
         |key, example, before_it: Option<&String>| say(needed(&table, before, key, example), before_it.cloned(), text);
     let domain_link = name_of("domain_link", "\"nvlink4\"", like.map(|of| &of.domain_link));
     let host_link = name_of("host_link", "\"pcie5x16\"", like.map(|of| &of.host_link));
-    let nics = say(table.get("nics"), Some(like.map_or(1, |of| of.nics)), |v| v.count());
+    let adapters = observed.as_ref().and_then(|of| of.nics);
+    let nics = say(table.get("nics"), Some(adapters.unwrap_or_else(|| like.map_or(1, |of| of.nics))), |v| v.count());
     let nic = name_of("nic", "\"ib-ndr\"", like.map(|of| &of.nic));
     table.get("source").and_then(|v| text(&v));
     table.finish();
-    Some(NodeEntry {
+    let (mut domain_link, mut host_link, observed) = (domain_link?, host_link?, observed?);
+    let mut links = Vec::new();
+    for (what, level, link) in
+        [("domain", &observed.inside, &mut domain_link), ("host", &observed.across, &mut host_link)]
+    {
+        if let Some(level) = level {
+            let measured = observed::link(format!("{what} of {name}"), level, link, catalog, value)?;
+            link.clone_from(&measured.name);
+            links.push(measured);
+        }
+    }
+    let entry = NodeEntry {
         name,
         devices: devices?,
         domain_size: domain_size?,
-        domain_link: domain_link?,
-        host_link: host_link?,
+        domain_link,
+        host_link,
         nics: nics?,
         nic: nic?,
-    })
+    };
+    Some((entry, links))
+}
+
+fn domain_size(value: &Value<'_>, devices: u64) -> Option<u32> {
+    let domain = value.integer(1..=MOST_DEVICES_IN_A_NODE)?;
+    if !devices.is_multiple_of(domain) {
+        value.problem(format!("{domain} does not divide the node's {devices} devices"), None);
+        return None;
+    }
+    u32::try_from(domain).ok()
 }
 
 /// `"8 x name"`, `"name"`, or a list of those.

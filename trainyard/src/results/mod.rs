@@ -61,6 +61,8 @@ pub struct PlanReport {
     pub stack_notes: Vec<String>,
     /// Why it was chosen.
     pub reasons: Vec<String>,
+    /// Software that trains, and what each would refuse of the plan, as far as its rules are known.
+    pub runtimes: BTreeMap<&'static str, Vec<String>>,
     /// Other plans that were looked at, best first, with why they lost.
     pub alternatives: Vec<Alternative>,
     /// The chosen plan as a scenario of its own.
@@ -88,6 +90,8 @@ pub struct SimulateReport {
     /// Model operations over the devices' dense peak: 6 per parameter of a matrix product and token, 12 per layer,
     /// token pair and head width (Chowdhery et al. 2022, appendix B); recomputation not counted.
     pub model_flops_utilization: Option<f64>,
+    /// The same with the operations of whole layers that are recomputed.
+    pub hardware_flops_utilization: Option<f64>,
     /// Where the time goes, in milliseconds of the mean rank; sums to the iteration.
     pub time_ms: BTreeMap<&'static str, f64>,
     /// Devices in the plan.

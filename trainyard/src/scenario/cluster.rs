@@ -5,6 +5,7 @@ use ir::{Cluster, DeviceKindId, Fabric, Link, NodeGroup, NodeKind, NodeKindId, P
 
 use crate::catalog::{Catalog, counted, fabric_entry};
 use crate::read::{Table, Value, suggest};
+use crate::scenario::Sight;
 
 /// The most devices that a cluster may have. Larger ones have never been built, and ranks are numbered in 32 bits.
 pub(super) const MOST_DEVICES: u64 = 1 << 20;
@@ -12,25 +13,30 @@ pub(super) const MOST_DEVICES: u64 = 1 << 20;
 const EXAMPLE: &str = "\"32 x dgx-h100\"";
 
 /// Reads `[cluster]`.
-pub(super) fn read(root: &Table<'_>, catalog: &Catalog) -> Option<Cluster> {
+pub(super) fn read(root: &Table<'_>, catalog: &Catalog, sight: &Sight<'_>) -> Option<Cluster> {
     let value = root.require("cluster", EXAMPLE)?;
     if value.as_text().is_some() || value.is_list() {
         return assemble(&value, catalog, Fabric::one_switch());
     }
     let table = value.table()?;
     let nodes = table.require("nodes", EXAMPLE);
-    let fabric = table.get("fabric").map_or_else(|| Some(Fabric::one_switch()), |v| fabric(&v, catalog));
+    let cluster = nodes.and_then(|nodes| assemble(&nodes, catalog, Fabric::one_switch()));
+    let nodes = cluster.as_ref().map(Cluster::nodes);
+    let fabric = match table.get("fabric") {
+        None => Some(Fabric::one_switch()),
+        Some(value) => fabric(&value, catalog, nodes, sight),
+    };
     table.finish();
-    assemble(&nodes?, catalog, fabric?)
+    Some(Cluster { fabric: fabric?, ..cluster? })
 }
 
-/// A fabric of the catalog by its name, or one written out.
-fn fabric(value: &Value<'_>, catalog: &Catalog) -> Option<Fabric> {
+/// A fabric of the catalog by its name, or one written out, under so many nodes.
+fn fabric(value: &Value<'_>, catalog: &Catalog, nodes: Option<u64>, sight: &Sight<'_>) -> Option<Fabric> {
     let entry = match value.as_text() {
-        None => fabric_entry(String::new(), value)?,
+        None => fabric_entry(String::new(), value, Some(sight))?,
         Some(name) => {
             let found = catalog.fabric(name).cloned();
-            if found.is_none() {
+            if found.is_none() && !catalog.is_wrong(name) {
                 let hint = suggest(name, catalog.fabrics.iter().map(|f| f.name.as_str()));
                 value.problem(format!("there is no fabric `{name}`"), Some(hint));
             }
@@ -41,14 +47,30 @@ fn fabric(value: &Value<'_>, catalog: &Catalog) -> Option<Fabric> {
         None => None,
         Some(wanted) => {
             let found = catalog.link(wanted).cloned();
-            if found.is_none() {
+            if found.is_none() && !catalog.is_wrong(wanted) {
                 let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
                 missing(value, &format!("{}.up_link", value.path()), "link", wanted, hint);
             }
             Some(found?)
         }
     };
-    Some(Fabric { leaf_nodes: entry.leaf_nodes, oversubscription: entry.oversubscription, up_link })
+    let leaf_nodes = match (&entry.topology, nodes) {
+        (Some(topology), Some(nodes)) => topology.leaf_size(nodes).map_err(|why| unlike(value, topology, &why)).ok()?,
+        (Some(_), None) => return None,
+        (None, _) => entry.leaf_nodes,
+    };
+    Some(Fabric { leaf_nodes, oversubscription: entry.oversubscription, up_link })
+}
+
+/// Slurm's topology is not of these nodes, or no fabric of one size of leaf.
+fn unlike(value: &Value<'_>, topology: &formats::topology::slurm::Topology, why: &str) {
+    let largest = topology.leaves.iter().map(|leaf| leaf.nodes.len()).max().unwrap_or_default();
+    let whole: Vec<&str> = topology.hold(largest).iter().map(|leaf| leaf.name.as_str()).collect();
+    let hint = format!(
+        "simulate nodes of one leaf, {largest} under {}; or in place of the topology write the leaf_nodes that stand for it",
+        whole.join(" or ")
+    );
+    value.report(Problem::new(format!("{}.topology", value.path()), why).hint(hint));
 }
 
 /// The cluster of a list of nodes, or of one.
@@ -95,13 +117,16 @@ fn group(item: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<N
 /// Resolves a node's names and adds it, with its devices, to the cluster.
 fn node_kind(name: &str, place: &Value<'_>, catalog: &Catalog, cluster: &mut Cluster) -> Option<NodeKindId> {
     let Some(entry) = catalog.node(name) else {
+        if catalog.is_wrong(name) {
+            return None;
+        }
         let hint = suggest(name, catalog.nodes.iter().map(|n| n.name.as_str()));
         place.problem(format!("there is no node `{name}`"), Some(hint));
         return None;
     };
     let link = |key: &str, wanted: &str| -> Option<Link> {
         let found = catalog.link(wanted).cloned();
-        if found.is_none() {
+        if found.is_none() && !catalog.is_wrong(wanted) {
             let hint = suggest(wanted, catalog.links.iter().map(|l| l.name.as_str()));
             missing(place, &format!("nodes.{name}.{key}"), "link", wanted, hint);
         }
@@ -112,6 +137,9 @@ fn node_kind(name: &str, place: &Value<'_>, catalog: &Catalog, cluster: &mut Clu
     let mut devices = Vec::with_capacity(entry.devices.len());
     for device in &entry.devices {
         let Some(id) = device_kind(device, catalog, cluster) else {
+            if catalog.is_wrong(device) {
+                return None;
+            }
             let hint = suggest(device, catalog.devices.iter().map(|d| d.name.as_str()));
             missing(place, &format!("nodes.{name}.devices"), "device", device, hint);
             return None;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use cost::{PassTable, StagePasses};
-use ir::SimDuration;
+use cost::{CollectivePoints, PassTable, StagePasses};
+use ir::{Cluster, SimDuration};
 
-use super::Sight;
+use super::{Sight, collectives};
 use crate::read::{Table, Value};
 
 /// The source of durations.
@@ -15,6 +15,8 @@ pub enum CostChoice {
     Calibration {
         /// Name and text of a calibration that `trainyard calibrate` wrote.
         file: Option<(String, String)>,
+        /// Measured times of collectives, before those of every calibration.
+        collectives: Vec<CollectivePoints>,
     },
     /// Durations of whole passes of each pipeline position.
     PassTable(PassTable),
@@ -30,14 +32,21 @@ type Text = (String, String);
 
 /// Reads `[cost]`: the source of durations, and a catalog of stacks before the project's own, which only counts if the
 /// scenario names its stack.
-pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Option<(CostChoice, Option<Text>)> {
-    let Some(table) = root.table("cost") else { return Some((CostChoice::Calibration { file: None }, None)) };
+pub(super) fn read(
+    root: &Table<'_>,
+    sight: &Sight<'_>,
+    cluster: Option<&Cluster>,
+    stack_named: bool,
+) -> Option<(CostChoice, Option<Text>)> {
+    let Some(table) = root.table("cost") else {
+        return Some((CostChoice::Calibration { file: None, collectives: Vec::new() }, None));
+    };
     let source = table.get("source").map_or(Some(false), |v| v.choice(&[("calibration", false), ("pass-table", true)]));
     let choice = match source {
         None => None,
         Some(true) => pass_table(&table).map(|passes| (CostChoice::PassTable(passes), None)),
         Some(false) => {
-            let (choice, stacks) = (calibration(&table, sight), stacks(&table, sight, stack_named));
+            let (choice, stacks) = (calibration(&table, sight, cluster), stacks(&table, sight, stack_named));
             choice.zip(stacks)
         }
     };
@@ -47,7 +56,8 @@ pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Op
     choice
 }
 
-fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
+fn calibration(table: &Table<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) -> Option<CostChoice> {
+    let collectives = table.get("collectives").map_or(Some(Vec::new()), |v| collectives::read(&v, sight, cluster));
     let file = match (table.get("file"), table.get("calibration")) {
         (Some(_), Some(text)) => {
             text.problem("a file and a calibration written out exclude each other", None);
@@ -57,7 +67,7 @@ fn calibration(table: &Table<'_>, sight: &Sight<'_>) -> Option<CostChoice> {
         (None, Some(text)) => Some((INLINE.to_owned(), text.text()?.to_owned())),
         (None, None) => None,
     };
-    Some(CostChoice::Calibration { file })
+    Some(CostChoice::Calibration { file, collectives: collectives? })
 }
 
 fn stacks(table: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Option<Option<Text>> {

@@ -22,6 +22,7 @@
 //! [`Scenario::to_toml`] writes it out, and what it writes reads back to the same value.
 
 mod cluster;
+mod collectives;
 mod cost;
 mod data;
 mod emulate;
@@ -117,7 +118,7 @@ pub(crate) struct Sight<'a> {
 
 impl Sight<'_> {
     /// Reads a text file; what prevents it is noted at `value`. Gives its name for problems and its text.
-    fn read(&self, path: &Path, value: &Value<'_>) -> Option<(String, String)> {
+    pub(crate) fn read(&self, path: &Path, value: &Value<'_>) -> Option<(String, String)> {
         let full = self.base.join(path);
         match read_text(&full) {
             Ok(text) => {
@@ -131,7 +132,7 @@ impl Sight<'_> {
             }
         }
     }
-    fn report(&self, problem: Problem) {
+    pub(crate) fn report(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
 }
@@ -219,12 +220,12 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
     if let Some(files) = root.get("catalogs").and_then(|v| v.list()) {
         for value in &files {
             if let Some((name, text)) = value.text().and_then(|path| sight.read(Path::new(path), value)) {
-                catalog.add_file(&name, &text).into_iter().for_each(|problem| sight.report(problem));
+                catalog.add_text(&name, &text, Some(sight)).into_iter().for_each(|problem| sight.report(problem));
             }
         }
     }
-    catalog.add_tables(root);
-    let cluster = emulate::apply(root, cluster::read(root, &catalog));
+    catalog.add_tables(root, Some(sight));
+    let cluster = emulate::apply(root, cluster::read(root, &catalog, sight));
     let model = model::read(root, &catalog, sight);
     let training = training::read(root, cluster.as_ref(), seed.unwrap_or(0));
     let (workload, stack) = training.unzip();
@@ -233,7 +234,7 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         problems.for_each(|problem| root.reader.report_placed(problem));
     }
     let plan = plan::read(root, cluster.as_ref(), model.as_ref(), workload.as_ref(), sight);
-    let cost = self::cost::read(root, sight, stack.as_ref().is_none_or(|stack| stack.name.is_some()));
+    let cost = self::cost::read(root, sight, cluster.as_ref(), stack.as_ref().is_none_or(|stack| stack.name.is_some()));
     let (cost, catalog_of_stacks) = cost.unzip();
     let data = data::read(root, sight);
     let report = data::read_report(root);

@@ -47,7 +47,7 @@ pub(super) fn read(root: &Table<'_>, catalog: &Catalog, sight: &Sight<'_>) -> Op
 
 fn by_name(name: &str, catalog: &Catalog, value: &crate::read::Value<'_>) -> Option<Model> {
     let found = catalog.model(name).cloned();
-    if found.is_none() {
+    if found.is_none() && !catalog.is_wrong(name) {
         let hint = suggest(name, catalog.models.iter().map(|m| m.name.as_str()));
         value.problem(format!("there is no model `{name}` in the catalog"), Some(hint));
     }

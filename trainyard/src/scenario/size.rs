@@ -281,7 +281,7 @@ fn models(value: &Value<'_>, catalog: &Catalog) -> Option<Vec<Model>> {
     let find = |item: &Value<'_>| {
         let name = item.text()?;
         let found = catalog.model(name).cloned();
-        if found.is_none() {
+        if found.is_none() && !catalog.is_wrong(name) {
             let hint = suggest(name, catalog.models.iter().map(|model| model.name.as_str()));
             item.problem(format!("there is no model `{name}` in the catalog"), Some(hint));
         }

@@ -6,8 +6,8 @@ use cost::{Stack, StackConstants, StackKey, Stacks};
 use rayon::prelude::*;
 use reports::scoreboard::{ScoreKind, ScoreRow, ScoreSet};
 
+use super::cold::Others;
 use super::predict::{Predicted, Subject};
-use super::stacks;
 use super::tables::{Row, Table, Tables};
 use crate::Error;
 use crate::progress::Context;
@@ -21,17 +21,14 @@ pub(crate) struct Knowledge<'a> {
     pub(crate) stacks: &'a Stacks,
     /// A table of which nothing is known, whatever the kind of score; `stacks` are without it already.
     pub(crate) left_out: Option<&'a str>,
+    /// Stacks without single tables, as far as they were asked for.
+    pub(crate) others: &'a Others,
 }
 
 impl Knowledge<'_> {
-    /// Stacks as known before a table was: where some rest on it, they are fitted again to the other tables.
+    /// Stacks as known before a table was.
     pub(crate) fn without(&self, table: &str) -> Stacks {
-        let rests = |row: &cost::StackRow| row.tables.iter().any(|of| of == table);
-        if self.stacks.stack.iter().any(rests) {
-            stacks::without(self.tables.subjects(ScoreKind::Cold), &self.tables.names(), table, self.stacks)
-        } else {
-            self.stacks.clone()
-        }
+        self.others.without(self.tables, self.stacks, table)
     }
 
     /// What the rows of a table are resolved with.
@@ -56,15 +53,20 @@ pub(crate) fn score(kind: ScoreKind, known: &Knowledge<'_>, context: &Context<'_
             ScoreKind::Shape | ScoreKind::Cold => known.without(&table.name),
         };
         let of_rows: Vec<Stack> = match kind {
-            ScoreKind::Fitted | ScoreKind::Cold => {
-                subjects.iter().map(|subject| stacks.resolve(&subject.run.stack)).collect()
+            ScoreKind::Fitted => {
+                subjects.iter().map(|subject| stacks.resolve_in(&subject.run.stack, &table.name)).collect()
             }
+            ScoreKind::Cold => subjects.iter().map(|subject| stacks.resolve(&subject.run.stack)).collect(),
             ScoreKind::Shape => with_one_factor(&subjects, &stacks),
         };
         let predicted: Vec<Result<Predicted, String>> =
             subjects.par_iter().zip(&of_rows).map(|(subject, stack)| subject.predict(stack)).collect();
         let baseline = baseline(kind, &subjects, tables);
-        rows.extend(score_rows(table, table.rows(resolved), &subjects, &predicted, &baseline));
+        let mut scored = score_rows(table, table.rows(resolved), &subjects, &predicted, &baseline);
+        for (subject, stack) in subjects.iter().zip(&of_rows) {
+            scored[subject.row].assumed = subject.run.assumed.iter().chain(&stack.notes).cloned().collect();
+        }
+        rows.extend(scored);
     }
     context.step(kind.name(), tables.asked as u64, tables.asked as u64, "")?;
     Ok(ScoreSet::of(kind, rows))
@@ -78,6 +80,7 @@ fn with_one_factor(subjects: &[&Subject], known: &Stacks) -> Vec<Stack> {
     }
     let mut stacks = vec![Stack::default(); subjects.len()];
     for (key, places) in groups {
+        // The factor comes from the rows themselves, links and host do not.
         let mut stack = known.resolve(key);
         let rows: Vec<&Subject> =
             places.iter().map(|place| subjects[*place]).filter(|s| s.seconds().is_some()).collect();

@@ -6,6 +6,7 @@ use cost::Stacks;
 use reports::scoreboard::{PeerPrediction, ScoreKind, ScoreRow, ScoreSet, Scoreboard};
 
 use super::board::Knowledge;
+use super::outcomes::Outcomes;
 use super::scoreboard_notes::Notes;
 use super::scoreboard_targets::targets;
 use super::tables::Tables;
@@ -33,6 +34,7 @@ pub(crate) fn plain(scores: &[ScoreSet], tables: &Tables, stacks: &Stacks, comma
 /// The page of the project's own tables, with targets.
 pub(crate) fn judged(
     scores: &[ScoreSet],
+    outcomes: Option<&Outcomes>,
     known: &Knowledge<'_>,
     command: &str,
     context: &Context<'_>,
@@ -40,7 +42,7 @@ pub(crate) fn judged(
     let notes = Notes::embedded();
     let mut page = plain(scores, known.tables, known.stacks, command);
     page.title = "Scoreboard".to_owned();
-    page.targets = targets(scores, known, context)?;
+    page.targets = targets(scores, outcomes, known, context)?;
     notes.apply(&mut page.targets);
     page.warnings = notes.warnings;
     page.peer_words = notes.peers;
@@ -64,7 +66,8 @@ fn peers(tables: &Tables) -> Vec<PeerPrediction> {
         .collect()
 }
 
-fn assumptions(stacks: &Stacks) -> Vec<(String, String)> {
+fn assumptions(known: &Stacks) -> Vec<(String, String)> {
+    let stacks = known;
     let rows: u64 = stacks.stack.iter().map(|row| u64::from(row.rows)).sum();
     let mut tables: Vec<&str> = stacks.stack.iter().flat_map(|row| &row.tables).map(String::as_str).collect();
     tables.sort_unstable();
@@ -80,9 +83,39 @@ fn assumptions(stacks: &Stacks) -> Vec<(String, String)> {
     let shape = "constants fitted without the table, and one factor for each of its keys: that of zero median error";
     let cold = "every constant that rests on the table is fitted again to the other tables, and what was read off its rows is \
                 not used";
-    [("stacks", stacks.as_str()), ("one-constant baseline", baseline), ("shape", shape), ("cold", cold)]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec()
+    let intervals = intervals(known);
+    [
+        ("stacks", stacks.as_str()),
+        ("one-constant baseline", baseline),
+        ("shape", shape),
+        ("cold", cold),
+        ("cold intervals", intervals.as_str()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec()
+}
+
+/// What intervals of stacks that are not known rest on, in words.
+fn intervals(stacks: &Stacks) -> String {
+    let mut generations: Vec<&str> = stacks.cold.iter().map(|group| group.generation.as_str()).collect();
+    generations.sort_unstable();
+    generations.dedup();
+    let of = |name: &str| stacks.unknown_spread_on(name).map(|spread| format!("{name} {spread:.2}"));
+    let spreads: Vec<String> = generations.into_iter().filter_map(of).collect();
+    let terms = stacks.spread;
+    format!(
+        "each table is predicted from the others; the standard deviation of the logarithm of what is left, between tables \
+         and within them, over {} groups of table and device generation: {}. It is made again without the table that is \
+         predicted. Wider, in quadrature, by the device's own; by {} times the share of exposed exchanges, {} times that of \
+         waits for experts, {} times that of assumed operations; and upwards by what launches of {} us would add on one host \
+         in twenty",
+        stacks.cold.len(),
+        spreads.join(", "),
+        terms.exchanges,
+        terms.expert_waits,
+        terms.assumed,
+        terms.slow_launch_us
+    )
 }
 
 /// The significant digits of numbers in the table of rows.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cost::{StackConstants, StackRow, Stacks};
+use cost::{ColdGroup, StackConstants, StackRow, Stacks};
 use toml::Value;
 
 /// Significant digits of fitted numbers: more than any fit knows, few enough to read.
@@ -12,7 +12,14 @@ const DIGITS: usize = 4;
 pub(crate) fn rounded(stacks: &Stacks) -> Stacks {
     let mut stack: Vec<StackRow> = stacks.stack.iter().map(row_rounded).collect();
     stack.sort_by_key(StackRow::key);
-    Stacks { stack, ..stacks.clone() }
+    let mut cold: Vec<ColdGroup> = stacks.cold.iter().map(group_rounded).collect();
+    cold.sort_by(|a, b| (&a.table, &a.generation).cmp(&(&b.table, &b.generation)));
+    Stacks { cold, stack, ..stacks.clone() }
+}
+
+fn group_rounded(group: &ColdGroup) -> ColdGroup {
+    let ColdGroup { table, generation, rows, bias, within, explained } = group.clone();
+    ColdGroup { table, generation, rows, bias: digits(bias), within: digits(within), explained: digits(explained) }
 }
 
 fn row_rounded(row: &StackRow) -> StackRow {
@@ -41,23 +48,29 @@ fn digits(value: f64) -> f64 {
 pub(crate) fn with_rows(text: &str, stacks: &Stacks) -> String {
     let mut out = head(text).trim_end().to_owned();
     out.push('\n');
-    for row in &rounded(stacks).stack {
+    let rounded = rounded(stacks);
+    for text in rounded.cold.iter().map(group_text).chain(rounded.stack.iter().map(row_text)) {
         out.push('\n');
-        out.push_str(&row_text(row));
+        out.push_str(&text);
     }
     out
 }
 
-/// What stands before the first `[[stack]]`.
+/// What stands before the first `[[cold]]` or `[[stack]]`.
 fn head(text: &str) -> &str {
     let mut end = 0;
     for line in text.split_inclusive('\n') {
-        if line.trim_start().starts_with("[[stack]]") {
+        if ["[[cold]]", "[[stack]]"].iter().any(|begins| line.trim_start().starts_with(begins)) {
             return &text[..end];
         }
         end += line.len();
     }
     text
+}
+
+fn group_text(group: &ColdGroup) -> String {
+    let text = toml::to_string(group).expect("a group is texts and numbers");
+    format!("[[cold]]\n{text}")
 }
 
 fn row_text(row: &StackRow) -> String {
@@ -118,18 +131,37 @@ mod tests {
 
     #[test]
     fn the_head_stays_and_rows_are_replaced_sorted_and_rounded() {
-        let fitted = Stacks { stack: vec![row("z", 1.234_567), row("b", 0.987_654_3)], ..Stacks::default() };
+        let group = ColdGroup {
+            table: "a".to_owned(),
+            generation: "a100".to_owned(),
+            rows: 7,
+            bias: -0.123_456,
+            within: 0.05,
+            explained: 0.012_345_6,
+        };
+        let fitted = Stacks {
+            stack: vec![row("z", 1.234_567), row("b", 0.987_654_3)],
+            cold: vec![ColdGroup { table: "b".to_owned(), ..group.clone() }, group],
+            ..Stacks::default()
+        };
         let once = with_rows(HEAD, &fitted);
         assert!(once.starts_with(HEAD), "{once}");
         let read = Stacks::from_toml(&once, "s.toml").expect("a catalog");
         assert_eq!(read.class[0].class, "megatron");
         let classes: Vec<&str> = read.stack.iter().map(|row| row.class.as_str()).collect();
         assert_eq!(classes, ["b", "z"]);
+        let tables: Vec<&str> = read.cold.iter().map(|group| group.table.as_str()).collect();
+        assert_eq!(tables, ["a", "b"]);
+        assert!((read.cold[0].bias + 0.1235).abs() < 1e-12);
         assert!((read.stack[1].constants.compute_factor - 1.235).abs() < 1e-12);
         assert!((read.stack[1].spread - 0.041_24).abs() < 1e-12);
         assert_eq!(read.stack, rounded(&fitted).stack, "what is written is what is scored");
         // Again, over itself and in another order: the same bytes.
-        let reversed = Stacks { stack: fitted.stack.iter().rev().cloned().collect(), ..Stacks::default() };
+        let reversed = Stacks {
+            stack: fitted.stack.iter().rev().cloned().collect(),
+            cold: fitted.cold.iter().rev().cloned().collect(),
+            ..Stacks::default()
+        };
         assert_eq!(with_rows(&once, &reversed), once);
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::progress::Context;
 use crate::results::{CalibrateRowsReport, FittedStack, Header, RestErrors};
-use crate::validate::{Knowledge, bed, stacks_text};
+use crate::validate::{Knowledge, Others, bed, stacks_text};
 use crate::verbs::validate::{read, tables};
 use crate::{Error, catalog};
 
@@ -28,7 +28,8 @@ pub struct CalibrateRowsRequest<'a> {
 pub fn calibrate_rows(request: &CalibrateRowsRequest<'_>, context: &Context<'_>) -> Result<CalibrateRowsReport, Error> {
     context.step("read", 0, 0, request.rows.display().to_string())?;
     let tables = tables(&read(&[request.rows])?, &crate::validate::measured_tables())?;
-    let known = Knowledge { tables: &tables, stacks: catalog::stacks(), left_out: None };
+    let others = Others::default();
+    let known = Knowledge { tables: &tables, stacks: catalog::stacks(), left_out: None, others: &others };
     context.step("fit", 0, 0, "constants of the rows' stacks")?;
     let prior = known.without(&tables.tables[0].name);
     let take = request.take.map(|take| take as usize);

@@ -33,8 +33,8 @@ pub(crate) fn report(
         (CostChoice::Calibration { .. }, Some(calibration)) => {
             format!("`{}`, measured on this machine just before", calibration.name)
         }
-        (CostChoice::Calibration { file: Some((name, _)) }, None) => name.clone(),
-        (CostChoice::Calibration { file: None }, None) => {
+        (CostChoice::Calibration { file: Some((name, _)), .. }, None) => name.clone(),
+        (CostChoice::Calibration { file: None, .. }, None) => {
             "the catalog's, in which nothing of this machine was measured: `trainyard calibrate` measures it".to_owned()
         }
     };

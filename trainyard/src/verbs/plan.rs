@@ -1,5 +1,9 @@
 //! `plan`: how a scenario is divided, and why.
 
+use std::collections::BTreeMap;
+
+use sched::{Runtime, refused_by};
+
 use crate::job::Job;
 use crate::results::{Alternative, Header, PlanReport, PlanSummary, PredictionSummary};
 use crate::scenario::{Loaded, PlanChoice, Scenario};
@@ -28,7 +32,17 @@ pub(crate) fn report(job: &Job<'_>, context: &Context<'_>) -> Result<PlanReport,
         prediction: PredictionSummary::of(&decision.prediction),
         stack_notes: job.cost.stack().notes.clone(),
         reasons: decision.reasons,
+        runtimes: runtimes(scenario, &decision.plan),
         alternatives: decision.others.iter().map(Alternative::of).collect(),
         planned_scenario: planned.to_toml(),
     })
+}
+
+/// What each runtime would refuse of a plan.
+fn runtimes(scenario: &Scenario, plan: &ir::Plan) -> BTreeMap<&'static str, Vec<String>> {
+    let refused = |runtime: Runtime| {
+        let problems = refused_by(runtime, plan, &scenario.model, &scenario.workload);
+        (runtime.name(), problems.iter().map(ToString::to_string).collect())
+    };
+    Runtime::ALL.into_iter().map(refused).collect()
 }

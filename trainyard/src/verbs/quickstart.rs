@@ -26,8 +26,10 @@ pub fn quickstart(folder: &Path, context: &Context<'_>) -> Result<QuickstartRepo
     let measured = Calibration::from_toml(&calibration.calibration_toml, "calibration.toml")
         .map_err(|problems| loaded.error(problems))?;
     // The resolved form that is written names what was measured, so that its command gives these results again.
-    loaded.scenario.cost =
-        CostChoice::Calibration { file: Some(("calibration.toml".to_owned(), calibration.calibration_toml.clone())) };
+    loaded.scenario.cost = CostChoice::Calibration {
+        file: Some(("calibration.toml".to_owned(), calibration.calibration_toml.clone())),
+        collectives: Vec::new(),
+    };
     let job = Job::new(&loaded, Some(&measured))?;
     let planned = plan::report(&job, context)?;
     let compared = compare::report(&job, context, Some(&measured))?;

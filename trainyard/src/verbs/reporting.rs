@@ -122,8 +122,8 @@ fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)
     let cost = match (&scenario.cost, subject) {
         (_, Subject::Compared(report)) => report.calibration.clone(),
         (CostChoice::PassTable(_), _) => "a table of pass durations".to_owned(),
-        (CostChoice::Calibration { file: Some((name, _)) }, _) => name.clone(),
-        (CostChoice::Calibration { file: None }, _) => {
+        (CostChoice::Calibration { file: Some((name, _)), .. }, _) => name.clone(),
+        (CostChoice::Calibration { file: None, .. }, _) => {
             let names: Vec<&str> = scenario.cluster.device_kinds.iter().map(|kind| kind.calibration.as_str()).collect();
             format!("catalog: {}", names.join(", "))
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ir::counts::CountedScores;
+
 use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, PredictionSummary, SimulateReport};
 use crate::scenario::Loaded;
@@ -12,6 +14,7 @@ use crate::{Context, Error, facts, policy};
 ///
 /// # Errors
 /// [`Error::Infeasible`] if there is no plan, or the plan does not fit: which stage, which part, at which moment.
+/// [`Error::Input`] if it would compute faster than its devices' peak.
 pub fn simulate(loaded: &Loaded, context: &Context<'_>) -> Result<SimulateReport, Error> {
     let job = Job::new(loaded, None)?;
     let decision = job.decide(context)?;
@@ -30,6 +33,10 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         return Err(error);
     }
     let scenario = &job.loaded.scenario;
+    let seconds = prediction.iteration.seconds();
+    if let Some(problem) = facts::faster_than_peak(scenario, plan, seconds) {
+        return Err(job.loaded.error(vec![problem]));
+    }
     let time_ms: BTreeMap<&'static str, f64> = metrics
         .time
         .iter()
@@ -44,6 +51,7 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         tokens_per_second: metrics.tokens_per_second,
         tokens_per_second_per_device: metrics.tokens_per_second / plan.world() as f64,
         model_flops_utilization: metrics.model_flops_utilization,
+        hardware_flops_utilization: facts::hardware_flops_utilization(scenario, plan, seconds, CountedScores::Whole),
         time_ms,
         devices: plan.world(),
         usd_per_hour: facts::usd_per_hour(scenario, plan),

@@ -9,7 +9,8 @@ use crate::catalog::Catalog;
 use crate::progress::Context;
 use crate::source::Sources;
 use crate::validate::document::{Document, PublishedDocument};
-use crate::validate::{Knowledge, Tables, fitted_stacks, name, score, scoreboard, stacks_text};
+use crate::validate::outcomes::{self, Outcomes};
+use crate::validate::{Knowledge, Others, Tables, fitted_stacks, name, score, scoreboard, stacks_text};
 use crate::{Error, InputError};
 
 /// What is asked.
@@ -26,14 +27,18 @@ pub struct ValidateRequest<'a> {
 }
 
 /// What came out.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Validation {
     /// A set for each kind of score, fitted first.
     pub scores: Vec<ScoreSet>,
+    /// Whether runs fit, each group of runs told by the other groups; `None` where no failures are on record.
+    pub outcomes: Option<Outcomes>,
     /// The stacks that fitted scores were made with.
     pub stacks: Stacks,
     /// The tables, for what the page says beside scores.
     tables: Tables,
+    /// Stacks without single tables, for fits of test beds.
+    others: Others,
     /// The command, as it is written.
     command: String,
 }
@@ -49,9 +54,10 @@ pub fn validate(request: &ValidateRequest<'_>, context: &Context<'_>) -> Result<
     let tables = if request.files.is_empty() { tables(&own, &[])? } else { tables(&read(request.files)?, &own)? };
     let base = crate::catalog::stacks();
     let mut stacks = base.clone();
+    let others = Others::default();
     if request.refit {
         context.step("fit", 0, 0, format!("stacks of {} tables", tables.tables.len()))?;
-        stacks = fitted_stacks(&tables, base);
+        stacks = fitted_stacks(&tables, base, &others);
     }
     let left_out = request.leave_out.map(name);
     if let Some(left) = left_out {
@@ -60,20 +66,21 @@ pub fn validate(request: &ValidateRequest<'_>, context: &Context<'_>) -> Result<
             return Err(unknown_table(left, &names));
         }
         context.step("fit", 0, 0, format!("without {left}"))?;
-        stacks = Knowledge { tables: &tables, stacks: &stacks, left_out }.without(left);
+        stacks = Knowledge { tables: &tables, stacks: &stacks, left_out, others: &others }.without(left);
     }
-    let known = Knowledge { tables: &tables, stacks: &stacks, left_out };
+    let known = Knowledge { tables: &tables, stacks: &stacks, left_out, others: &others };
     let kinds = ScoreKind::ALL.into_iter().filter(|kind| *kind == ScoreKind::Fitted || request.scores.contains(kind));
     let scores = kinds.map(|kind| score(kind, &known, context)).collect::<Result<_, _>>()?;
     let command = command(request);
-    Ok(Validation { scores, stacks, tables, command })
+    let outcomes = outcomes::left_out(&tables, &stacks);
+    Ok(Validation { scores, outcomes, stacks, tables, others, command })
 }
 
 impl Validation {
     /// Everything as JSON.
     #[must_use]
     pub fn document(&self) -> Document {
-        Document::new(&self.scores)
+        Document { outcomes: self.outcomes.clone(), ..Document::new(&self.scores) }
     }
     /// The page: figures of every table, what is outside of the model, the rows furthest off.
     #[must_use]
@@ -85,13 +92,13 @@ impl Validation {
     /// # Errors
     /// An interrupt.
     pub fn judged(&self, context: &Context<'_>) -> Result<Scoreboard, Error> {
-        let known = Knowledge { tables: &self.tables, stacks: &self.stacks, left_out: None };
-        scoreboard::judged(&self.scores, &known, &self.command, context)
+        let known = Knowledge { tables: &self.tables, stacks: &self.stacks, left_out: None, others: &self.others };
+        scoreboard::judged(&self.scores, self.outcomes.as_ref(), &known, &self.command, context)
     }
     /// What a published page keeps: every figure without the rows, and targets.
     #[must_use]
     pub fn published_json(&self, page: &Scoreboard) -> String {
-        crate::results::json(&PublishedDocument::new(&self.scores, page))
+        crate::results::json(&PublishedDocument::new(&self.scores, self.outcomes.as_ref(), page))
     }
     /// How many rows have a predicted time.
     #[must_use]

@@ -104,7 +104,7 @@ pub(crate) fn seconds(cost: &CostModel, plan: &Plan, prediction: &Prediction) ->
     let expected = prediction.iteration.seconds();
     let (low, high) = match prediction.interval {
         Some((low, high)) => (low.seconds(), high.seconds()),
-        None => cost::interval(expected, cost.spread(&kinds_of(cost.cluster(), plan), prediction.basis)),
+        None => cost.spread(&kinds_of(cost.cluster(), plan), prediction).interval(expected),
     };
     Interval { low, expected, high }
 }
@@ -131,6 +131,16 @@ pub(crate) fn unnamed_stack(loaded: &Loaded) -> Option<String> {
     })
 }
 
+/// How far a time may be off, and why, in words.
+fn spread(spread: cost::Spread) -> String {
+    let causes: Vec<String> =
+        spread.causes().into_iter().map(|(cause, of)| format!("{} {of:.3}", cause.name())).collect();
+    let (below, above) = (spread.below(), spread.above());
+    let range =
+        if above - below < 5e-4 { format!("{above:.3}") } else { format!("{below:.3} below, {above:.3} above") };
+    format!("{range} (standard deviation of the logarithm: {})", causes.join(", "))
+}
+
 /// On what prices rest, as a page states it: stack, shares by basis, what is assumed.
 pub(crate) fn basis(loaded: &Loaded, cost: &CostModel, plan: &Plan, prediction: &Prediction) -> Vec<(String, String)> {
     let scenario = &loaded.scenario;
@@ -143,13 +153,7 @@ pub(crate) fn basis(loaded: &Loaded, cost: &CostModel, plan: &Plan, prediction: 
         ("durations interpolated".to_owned(), share(basis.interpolated)),
         ("durations from formulas".to_owned(), share(basis.analytic)),
         ("durations assumed".to_owned(), share(basis.assumed)),
-        (
-            "spread".to_owned(),
-            format!(
-                "{:.3} (standard deviation of the logarithm)",
-                cost.spread(&kinds_of(cost.cluster(), plan), *basis)
-            ),
-        ),
+        ("spread".to_owned(), spread(cost.spread(&kinds_of(cost.cluster(), plan), prediction))),
     ];
     if stack.rows > 0 {
         let tables = stack.tables.join(", ");

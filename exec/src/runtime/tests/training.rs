@@ -273,6 +273,8 @@ fn recipes_that_are_not_followed_are_refused() {
     check(|r| r.fused_normalisation = false, "training.fused_normalisation");
     check(|r| r.fused_softmax = false, "training.fused_softmax");
     check(|r| r.fused_loss = false, "training.fused_loss");
+    check(|r| r.logits = ir::LogitCopies::Freed, "training.logits");
+    check(|r| r.fused_activation = false, "training.fused_activation");
     check(|r| r.sharded_loss = false, "training.sharded_loss");
     check(|r| r.gradients = ir::GradientFormat::Half, "training.gradients");
     check(|r| r.reduced_gradients = ir::GradientFormat::Half, "training.reduced_gradients");

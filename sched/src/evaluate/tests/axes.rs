@@ -115,6 +115,37 @@ fn offload_frees_activations_and_the_optimizer() {
     assert!(optimizer.iteration > none.iteration && exposed(&optimizer, Activity::HostCopy) > 0.0);
 }
 
+/// Parameters in host memory (ZeRO-Infinity) leave no weights on the device, and cross the host's link before each of the
+/// two passes of each microbatch; what is stepped there need not come back.
+#[test]
+fn parameters_in_host_memory_cross_the_link_for_each_pass() {
+    let (model, work) = (large(16), workload(4096, 16));
+    let with = |parameters: bool, prefetch: bool| {
+        ask(&model, &work, 1, [8, 1, 1, 1], |plan| {
+            (plan.zero, plan.sharing.prefetch) = (ZeroStage::Zero3, prefetch);
+            (plan.sharing.offload_optimizer, plan.sharing.offload_parameters) = (true, parameters);
+        })
+    };
+    let weights = |prediction: &Prediction| {
+        prediction.memory[0].parts.iter().find(|(part, _)| *part == "weights").map(|(_, bytes)| *bytes)
+    };
+    let (device, host) = (with(false, false), with(true, false));
+    let shard = weights(&device).unwrap();
+    assert_eq!(weights(&host), None);
+    let lighter = device.memory[0].peak - host.memory[0].peak;
+    assert!(lighter >= shard, "{lighter:?} {shard:?}");
+    // Weights are held in FP32 here, and travel in 16 bit.
+    let moved = ir::Bytes::new(shard.get() / 2);
+    let once = analytic(dgx(1)).host_copy(moved, ir::DeviceId::new(0)).duration.seconds();
+    // Two microbatches of two passes, less the way back of the step.
+    let more = (exposed(&host, Activity::HostCopy) - exposed(&device, Activity::HostCopy)) / once;
+    assert!((3.0..3.3).contains(&more), "{more} of {once} s");
+    let ahead = with(true, true);
+    assert!(
+        ahead.iteration < host.iteration && exposed(&ahead, Activity::HostCopy) < exposed(&host, Activity::HostCopy)
+    );
+}
+
 #[test]
 fn whole_logits_and_slow_input_are_seen() {
     let model = large(8);
@@ -167,4 +198,34 @@ fn breakdowns_tell_bubble_from_work() {
     assert!(bubble / compute > 0.8 * formula && bubble / compute < 3.0 * formula, "{:?}", found.breakdown);
     let parts = found.breakdown.parts();
     assert_eq!(parts[0].0, Activity::Compute);
+}
+
+/// On a host that launches slowly the same plan would take longer, by as much as its launches; its interval says so, upwards
+/// alone. Graphs need no launches, and large units do not wait for them.
+#[test]
+fn a_slow_host_lengthens_the_upper_end_of_the_interval() {
+    let with = |hidden: u32, graphs: bool, slow_launch_us: f64| {
+        let mut model = large(4);
+        (model.hidden, model.ffn, model.heads, model.kv_heads) = (hidden, 3 * hidden, hidden / 128, hidden / 128);
+        let mut work = workload(if hidden > 1024 { 4096 } else { 1024 }, 16);
+        work.recipe.cuda_graphs = graphs;
+        let terms = cost::SpreadTerms { slow_launch_us, ..cost::SpreadTerms::default() };
+        let cost = analytic(dgx(1)).with_stack(cost::Stack { terms, ..cost::Stack::default() });
+        let asked = plan(&model, &work, [2, 2, 2, 1], Schedule::OneForwardOneBackward);
+        ClosedForm::new(&model, &work, &cost).evaluate(&asked).unwrap_or_else(|no| panic!("{:?}", no.reasons))
+    };
+    let ends = |found: &Prediction| {
+        let (low, high) = found.interval.unwrap();
+        (found.iteration.seconds() / low.seconds(), high.seconds() / found.iteration.seconds())
+    };
+    let (small, quick) = (with(256, false, 80.0), with(256, false, 0.0));
+    assert_eq!(small.iteration, quick.iteration, "what is predicted stays");
+    assert_eq!(quick.at_risk, ir::prediction::AtRisk::default());
+    let share = small.at_risk.slow_launches.seconds() / small.iteration.seconds();
+    let ((below, above), (plain, _)) = (ends(&small), ends(&quick));
+    assert!(share > 1.0, "{share}");
+    assert!((below / plain - 1.0).abs() < 1e-6 && above >= (1.0 + share) * 0.999, "{below} {above} {share}");
+    assert_eq!(with(256, true, 80.0).at_risk, ir::prediction::AtRisk::default());
+    let large = with(8192, false, 80.0);
+    assert!(large.at_risk.slow_launches.seconds() < 0.1 * large.iteration.seconds(), "{:?}", large.at_risk);
 }

@@ -85,9 +85,10 @@ fn even(table: &Table<'_>, layers: u32, pipeline: u32, chunks: u32) -> Option<Ve
         // The first and the last stage also hold the embedding and the head, so the ones between take what is left over.
         let larger = |stage: u32| (1..=extra).any(|i| stage == (i % pipeline));
         let list: Vec<String> = (0..pipeline).map(|s| (share + u32::from(larger(s))).to_string()).collect();
-        hint.push_str(&format!("or say which stage takes more: layers_per_stage = [{}]", list.join(", ")));
+        let or = if near.is_empty() { "" } else { "or " };
+        hint.push_str(&format!("{or}say which stage takes more: layers_per_stage = [{}]", list.join(", ")));
     } else {
-        hint.push_str("or write layers_per_stage");
+        hint.push_str(if near.is_empty() { "write layers_per_stage" } else { "or write layers_per_stage" });
     }
     let message = format!("{layers} layers do not divide into {parts} equal chunks");
     table.report_at("pipeline", Problem::new(table.path_of("pipeline"), message).hint(hint));
@@ -138,9 +139,11 @@ impl PlanKeys {
     }
     /// The division and overlap of `sharing`, what was written replaced.
     pub(crate) fn sharing(&self, sharing: Sharing) -> Sharing {
-        let Offload { activations, optimizer } = self
-            .offload
-            .unwrap_or(Offload { activations: sharing.offload_activations, optimizer: sharing.offload_optimizer });
+        let Offload { activations, optimizer, parameters } = self.offload.unwrap_or(Offload {
+            activations: sharing.offload_activations,
+            optimizer: sharing.offload_optimizer,
+            parameters: sharing.offload_parameters,
+        });
         Sharing {
             shard: self.shard.unwrap_or(sharing.shard),
             prefetch: self.prefetch.unwrap_or(sharing.prefetch),
@@ -149,6 +152,8 @@ impl PlanKeys {
             overlap_experts: self.overlap_experts.unwrap_or(sharing.overlap_experts),
             offload_activations: activations,
             offload_optimizer: optimizer,
+            offload_parameters: parameters,
+            vocabulary: self.vocabulary.unwrap_or(sharing.vocabulary),
         }
     }
 }

@@ -64,7 +64,7 @@ fn tokens(name: &str) -> Vec<String> {
 }
 
 fn gigabytes(token: &str) -> Option<f64> {
-    token.strip_suffix("gb")?.parse().ok()
+    ["gib", "gb", "g"].into_iter().find_map(|unit| token.strip_suffix(unit)).and_then(|number| number.parse().ok())
 }
 
 fn form(token: &str) -> Option<&'static str> {
@@ -79,7 +79,9 @@ fn fit(candidate: &str, words: &[String], memory_gb: Option<f64>) -> Option<i32>
     let is_detail = |token: &String| gigabytes(token).is_some() || form(token).is_some() || token.starts_with("hbm");
     let identity: Vec<&String> = named.iter().filter(|token| !is_detail(token)).collect();
     let joined: String = identity.iter().map(|token| token.as_str()).collect();
-    if !identity.iter().all(|token| words.contains(token)) && !words.contains(&joined) {
+    // Some write apart what others write together: `Gaudi 2`, `RTX4090`.
+    let apart = || words.windows(2).any(|pair| pair.concat() == joined);
+    if !identity.iter().all(|token| words.contains(token)) && !words.contains(&joined) && !apart() {
         return None;
     }
     let mut score = 0;

@@ -289,11 +289,18 @@ fn release_line(run: &MeasuredRun, table: Option<&Entry>, layers: &Layers<'_>) -
     let line = run.software.version.as_deref().and_then(release).or_else(|| release(&run.software.framework));
     let framework = layers.layers.iter().find_map(|(name, _)| name.strip_prefix("framework "));
     let prefix = table.and_then(|entry| entry.release_prefix.as_deref());
-    match (prefix, framework, line) {
+    let named = match (prefix, framework, line) {
         (Some(prefix), _, Some(line)) => Some(format!("{prefix}{line}")),
         (_, Some(framework), Some(line)) => Some(format!("{framework} {line}")),
         (_, Some(framework), None) => Some(framework.to_owned()),
         (_, None, line) => line,
+    };
+    // A machine before a repair is another one, if the row says so.
+    let flagged = table.into_iter().flat_map(|entry| &entry.release_flags);
+    let repair = flagged.into_iter().find(|(flag, _)| run.quality.iter().any(|of| of == *flag)).map(|(_, line)| line);
+    match (named, repair) {
+        (Some(named), Some(repair)) => Some(format!("{named}, {repair}")),
+        (named, repair) => named.or_else(|| repair.cloned()),
     }
 }
 
@@ -385,6 +392,9 @@ fn recipe(
         fused_softmax,
         sharded_loss: layers.value(|entry| entry.sharded_loss),
         fused_loss: flags.fused_loss.unwrap_or_else(|| layers.value(|entry| entry.fused_loss)),
+        logits: layers.value(|entry| entry.logits),
+        expandable_segments: layers.value(|entry| entry.expandable_segments),
+        fused_activation: flags.compiled.unwrap_or_else(|| layers.value(|entry| entry.fused_activation)),
         gradients: layers.value(|entry| entry.gradients).under(precision),
         reduced_gradients: layers.value(|entry| entry.reduced_gradients).under(precision),
         early_stop_recompute: layers.value(|entry| entry.early_stop_recompute),

@@ -105,6 +105,8 @@ fn devices_are_found_by_the_words_of_tables() {
     check("H800-SXM-80GB", "80", "h800-sxm5-80gb");
     check("A800-SXM-80GB", "80", "a800-sxm4-80gb");
     check("H20-SXM-96GB", "96", "h20-sxm5-96gb");
+    check("AMD MI 300X", "", "mi300x");
+    check("A100 40G SXM", "", "a100-sxm4-40gb");
     check("GB300-NVL72", "279", "gb300-288gb");
     check("MI355X-288GB", "288", "mi355x");
     check("A10G-24GB", "24", "a10g");

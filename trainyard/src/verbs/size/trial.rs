@@ -1,7 +1,7 @@
 //! One cluster tried: the plan that the scenario's policy chooses there, and its step.
 
 use ir::counts::{CountedParameters, CountedScores, hardware_flops_per_token, model_flops_per_token};
-use ir::{Cluster, Model, Plan, Prediction, Recompute};
+use ir::{Cluster, Model, Plan, Prediction};
 use reports::sizing::Interval;
 
 use crate::job::Job;
@@ -101,7 +101,8 @@ fn trial(job: &Job<'_>, plan: Plan, prediction: Prediction) -> Trial {
     let peak = crate::facts::rate(scenario, &plan).peak;
     let share = |flops: ir::Flops| peak.map(|peak| flops.get() as f64 * tokens / step_s.expected / peak.get());
     let model = model_flops_per_token(&scenario.model, sequence, CountedParameters::Multiplied, CountedScores::Whole);
-    let again = hardware_flops_per_token(&scenario.model, sequence, recomputed(&plan), CountedScores::Whole);
+    let again =
+        hardware_flops_per_token(&scenario.model, sequence, crate::facts::recomputed(&plan), CountedScores::Whole);
     Trial {
         model_flops_utilization: share(model),
         hardware_flops_utilization: share(again),
@@ -110,11 +111,4 @@ fn trial(job: &Job<'_>, plan: Plan, prediction: Prediction) -> Trial {
         prediction,
         step_s,
     }
-}
-
-/// Layers whose whole forward pass is done again.
-fn recomputed(plan: &Plan) -> u32 {
-    let full = plan.stages.iter().filter(|stage| stage.recompute == Recompute::Full);
-    let of_chunk = |stage: &ir::StagePlan, layers: u32| stage.recompute_layers.map_or(layers, |most| most.min(layers));
-    full.flat_map(|stage| stage.layers.iter().map(move |layers| of_chunk(stage, *layers))).sum()
 }
