@@ -29,6 +29,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rounding_is_that_of_a_half_precision_library() {
+        for bits in (0..u32::MAX).step_by(65_521).chain([0x7f7f_ffff, 0x7f80_0000, 0xff80_0000, 0x8000_0000, 1]) {
+            let value = f32::from_bits(bits);
+            let expect = half::bf16::from_f32(value).to_f32();
+            let same = nearest(value).to_bits() == expect.to_bits() || value.is_nan() && nearest(value).is_nan();
+            assert!(same, "{value:e} is {:e}, not {expect:e}", nearest(value));
+        }
+    }
+
+    #[test]
     #[expect(clippy::float_cmp, reason = "rounding is exact")]
     fn rounding_takes_the_nearest_and_ties_to_even() {
         let ulp = 2f32.powi(-7);

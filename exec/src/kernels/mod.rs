@@ -31,7 +31,7 @@ pub mod optimizer;
 pub mod rope;
 pub mod router;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 /// What happens to the old content of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +132,7 @@ fn exponentiate(values: &mut [f32], shift: f32) -> f32 {
 /// Nearest `f32`.  For quantities computed in `f64` only for their accuracy.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation)] // rounding is the purpose
-fn narrow(value: f64) -> f32 {
+pub(crate) fn narrow(value: f64) -> f32 {
     value as f32
 }
 

@@ -291,7 +291,9 @@ impl Meeting for Mesh<'_> {
             Exchange::Collective(kind, _) if kind == CollectiveKind::ReduceScatter || sliced => {
                 part_of(values.len(), transaction.ends.len(), place)
             }
-            Exchange::Collective(CollectiveKind::AllToAll, _) => parcels::part_for(values, transaction.ends.len(), place),
+            Exchange::Collective(CollectiveKind::AllToAll, _) => {
+                parcels::part_for(values, transaction.ends.len(), place)
+            }
             Exchange::Collective(..) => 0..values.len(),
         };
         let at = match transaction.exchange {

@@ -40,6 +40,7 @@ struct Fake {
     burn: Duration,
     tensor: Vec<f32>,
     got: Vec<f32>,
+    bundle: Vec<f32>,
     poisoned: bool,
     /// Pieces done of an instruction over the second unit, which pauses after each of the first two.
     pieces: u8,
@@ -54,11 +55,20 @@ impl Fake {
         let start = rank.raw() as f32;
         // Sums of these depend on their order.
         let tensor = (0..ELEMENTS).map(|i| start + 0.1 * i as f32 + 1e-3 / (1.0 + start)).collect();
-        Self { rank, burn, tensor, got: Vec::new(), poisoned: false, pieces: 0, log }
+        Self { rank, burn, tensor, got: Vec::new(), bundle: Vec::new(), poisoned: false, pieces: 0, log }
     }
     fn note(&self, what: impl Into<String>, values: &[f32]) {
         self.log.lock().unwrap().push((self.rank, what.into(), values.to_vec()));
     }
+}
+
+/// Parts of unequal lengths for so many members: to member `j` of rank `i` the first `3 i + j` numbers.
+fn bundle(tensor: &[f32], rank: Rank, members: u32) -> Vec<f32> {
+    let lengths = || (0..members as usize).map(|member| 3 * rank.index() + member);
+    let mut out = Vec::new();
+    crate::parcels::begin(&mut out, lengths());
+    lengths().for_each(|length| out.extend_from_slice(&tensor[..length]));
+    out
 }
 
 impl Worker for Fake {
@@ -105,7 +115,13 @@ impl Worker for Fake {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.tensor,
             CollectiveKind::AllGather => &self.tensor[..10],
-            CollectiveKind::AllToAll => panic!("no test exchanges"),
+            CollectiveKind::AllToAll => {
+                let Payload::UnitGradients { unit: members, .. } = payload else {
+                    panic!("{payload:?} is not exchanged")
+                };
+                self.bundle = bundle(&self.tensor, self.rank, members);
+                &self.bundle
+            }
         }
     }
     fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {

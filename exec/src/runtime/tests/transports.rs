@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ir::program::{CollectiveKind, Op, Payload, Peer, RankSet, Role, Stream};
-use ir::{BackendError, ChunkId, Program, Rank, RoleId, StageId, ZeroStage};
+use ir::{BackendError, ChunkId, MicrobatchId, Program, Rank, RoleId, StageId, ZeroStage};
 
 use super::training::{model, train, workload};
 use super::{BYTES, ELEMENTS, Fake, Log, collective, domain, message, milliseconds, program, relay, taken};
@@ -141,6 +141,20 @@ fn collectives_give_all_members_the_sum_in_group_order() {
                 }
             }
         }
+        for ranks in [1u32, 2, 4] {
+            // The unit says how many take part.
+            let (chunk, microbatch) = (ChunkId::new(0), MicrobatchId::new(0));
+            let payload = Payload::UnitGradients { chunk, unit: ranks, experts: true, microbatch };
+            let exchange = collective(ranks, CollectiveKind::AllToAll, payload);
+            let (mut running, log) = start(carrier, exchange, Duration::ZERO, CpuOptions::default());
+            running.iterate(0).unwrap();
+            let got = taken(&log, "all-to-all");
+            assert_eq!(got.len(), ranks as usize);
+            for (rank, values) in got {
+                let expect = combined(ranks, CollectiveKind::AllToAll, rank.index());
+                assert_eq!(values, expect, "all-to-all over {ranks} on rank {rank}, {carrier:?}");
+            }
+        }
         let norm = collective(3, CollectiveKind::AllReduce, Payload::GradientNorm);
         let (mut running, log) = start(carrier, norm, Duration::ZERO, CpuOptions::default());
         running.iterate(0).unwrap();
@@ -165,7 +179,11 @@ fn combined(ranks: u32, kind: CollectiveKind, member: usize) -> Vec<f32> {
         CollectiveKind::AllReduce => sum,
         CollectiveKind::AllGather => parts.iter().flat_map(|part| part[..10].to_vec()).collect(),
         CollectiveKind::ReduceScatter => sum[member * size..(member + 1) * size].to_vec(),
-        CollectiveKind::AllToAll => panic!("no test exchanges"),
+        CollectiveKind::AllToAll => {
+            let lengths = (0..parts.len()).map(|rank| 3 * rank + member);
+            let mine = parts.iter().zip(lengths.clone()).flat_map(|(part, length)| &part[..length]);
+            lengths.map(crate::parcels::number).chain(mine.copied()).collect()
+        }
     }
 }
 
