@@ -19,7 +19,7 @@ pub fn calibrations() -> Vec<Calibration> {
     let files = crate::workspace::files(&folder, "toml");
     assert!(!files.is_empty(), "no calibration in {}", folder.display());
     // Software stacks are beside them, in a schema of their own.
-    let files = files.iter().filter(|path| path.file_stem().is_some_and(|stem| stem != "stacks"));
+    let files = files.iter().filter(|path| path.file_stem().is_some_and(|stem| stem != "stacks" && stem != "memory"));
     let read = |path: &std::path::PathBuf| {
         let text = std::fs::read_to_string(path).expect("a readable calibration");
         toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

@@ -11,14 +11,16 @@ use ir::counts::{
     Shape, UnitKind, accumulated_gradient_bytes, bytes_of, held_parameters, parameter_bytes, unit_counts,
 };
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{Bytes, DeviceKind, GradientFormat, Recompute, ZeroStage};
+use ir::{Bytes, GradientFormat, LogitCopies, Recompute, ZeroStage};
 
+mod figure;
 mod kept;
 mod sizes;
 mod workspace;
 
-pub use kept::{Keep, KeptTensor, kept_tensors};
-use kept::{is_kept, sum_of_kept};
+pub use figure::{Figures, MemoryKind, add_unused, divided, passes};
+pub use kept::{Keep, KeptTensor, Reader, kept_tensors};
+use kept::{is_kept, is_recomputed, sum_of_kept};
 
 /// Sums a count over the units of a range: of those that the chunk's recomputation concerns, and of the others. Equal units
 /// are counted once.
@@ -75,6 +77,7 @@ pub fn state(shape: Shape<'_>, parameters: u64, stepped: u64) -> (Bytes, Bytes, 
     let (zero, half) = (shape.layout.zero, shape.workload.precision.is_half());
     let single = zero == ZeroStage::Zero3 && shape.workload.recipe.gradients == GradientFormat::Fp32;
     let weights = match zero {
+        _ if shape.layout.sharing.offload_parameters => Bytes::ZERO,
         ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => parameter_bytes(shape, parameters),
         ZeroStage::Zero3 if single => bytes_of([stepped, 4]),
         ZeroStage::Zero3 => parameter_bytes(shape, stepped),
@@ -95,24 +98,52 @@ pub fn state(shape: Shape<'_>, parameters: u64, stepped: u64) -> (Bytes, Bytes, 
 /// recomputation (with [`ir::Recompute::Full`] only the input of each layer that it concerns). The logits are not in it.
 #[must_use]
 pub fn kept(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    over_units(shape, chunk, units, |kind, recompute| sum_of_kept(shape, kind, |keep| is_kept(keep, recompute)))
+    over_units(shape, chunk, units, |kind, recompute| sum_of_kept(shape, kind, |keep, _| is_kept(keep, recompute)))
 }
 
 /// What a recomputation of `units` brings back until the backward pass has used it: all that full recomputation threw
 /// away. Selective recomputation works inside the backward pass: see [`workspace`].
 #[must_use]
 pub fn recomputed(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    over_units(shape, chunk, units, |kind, recompute| match recompute {
-        Recompute::None | Recompute::Selective | Recompute::Operations => Bytes::ZERO,
-        Recompute::Full => sum_of_kept(shape, kind, |keep| keep != Keep::Always),
+    over_units(shape, chunk, units, |kind, recompute| {
+        sum_of_kept(shape, kind, |keep, _| is_recomputed(keep, recompute))
     })
 }
 
-/// What a split backward pass leaves from `BackwardInput` for `BackwardWeight`, beyond what was kept: the gradient of
-/// each matrix's and norm's output, and inputs gathered again. The logits' gradient is in the logits' buffer.
+/// Of what is kept, what `BackwardInput` gives back: no weight gradient reads it, and no gradient that waits for
+/// `BackwardWeight` takes its place (see [`left_for_weights`]).
+#[must_use]
+pub fn kept_until_inputs(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
+    over_units(shape, chunk, units, |kind, recompute| {
+        let there = sum_of_kept(shape, kind, |keep, reader| is_kept(keep, recompute) && reader == Reader::Inputs);
+        Bytes::new(there.get().saturating_sub(workspace::left(shape, kind)))
+    })
+}
+
+/// The same of what is recomputed.
+#[must_use]
+pub fn recomputed_until_inputs(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
+    over_units(shape, chunk, units, |kind, recompute| {
+        let there = sum_of_kept(shape, kind, |keep, reader| is_recomputed(keep, recompute) && reader == Reader::Inputs);
+        Bytes::new(there.get().saturating_sub(workspace::left(shape, kind)))
+    })
+}
+
+/// What a split backward pass leaves from `BackwardInput` for `BackwardWeight` in places of its own. It leaves the gradient
+/// of each matrix's and norm's output, and inputs gathered again; unit by unit these take the places of what only input
+/// gradients read, as far as they reach. The logits' gradient is in the logits' buffer.
 #[must_use]
 pub fn left_for_weights(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> Bytes {
-    over_units(shape, chunk, units, |kind, _| Bytes::new(workspace::left(shape, kind)))
+    over_units(shape, chunk, units, |kind, recompute| {
+        let left = workspace::left(shape, kind);
+        Bytes::new(left - left.min(read_by_inputs(shape, kind, recompute)))
+    })
+}
+
+/// What is there of a unit in a backward pass, kept or recomputed, that only input gradients read.
+fn read_by_inputs(shape: Shape<'_>, kind: UnitKind, recompute: Recompute) -> u64 {
+    let there = |keep| is_kept(keep, recompute) || is_recomputed(keep, recompute);
+    sum_of_kept(shape, kind, |keep, reader| there(keep) && reader == Reader::Inputs).get()
 }
 
 /// What one instruction needs only while it runs: that of its most demanding unit. Forward: what the unit makes and does
@@ -123,12 +154,15 @@ pub fn left_for_weights(shape: Shape<'_>, chunk: &Chunk, units: UnitRange) -> By
 pub fn workspace(shape: Shape<'_>, chunk: &Chunk, pass: Pass, units: UnitRange) -> Bytes {
     match pass {
         Pass::Forward => largest(shape, chunk, units, |kind, recompute| {
-            sum_of_kept(shape, kind, |keep| !is_kept(keep, recompute)) + Bytes::new(workspace::forward(shape, kind))
+            sum_of_kept(shape, kind, |keep, _| keep != Keep::Chosen && !is_kept(keep, recompute))
+                + Bytes::new(workspace::forward(shape, kind))
         }),
         Pass::Recompute => largest(shape, chunk, units, |kind, _| Bytes::new(workspace::forward(shape, kind))),
-        Pass::BackwardInput => {
-            largest(shape, chunk, units, |kind, recompute| Bytes::new(workspace::gradients(shape, kind, recompute)))
-        }
+        Pass::BackwardInput => largest(shape, chunk, units, |kind, recompute| {
+            // The unit's own gradients, before they take the place of what they were made from.
+            let own = workspace::left(shape, kind).min(read_by_inputs(shape, kind, recompute));
+            Bytes::new(workspace::gradients(shape, kind, recompute) + own)
+        }),
         Pass::Backward => largest(shape, chunk, units, |kind, recompute| {
             Bytes::new(workspace::gradients(shape, kind, recompute) + workspace::left(shape, kind))
         }),
@@ -138,9 +172,15 @@ pub fn workspace(shape: Shape<'_>, chunk: &Chunk, pass: Pass, units: UnitRange) 
 
 /// Logits of one microbatch and what the loss keeps of them, on one rank; zero where the chunk has no head.
 ///
-/// Half precision: 10 bytes of each (the logits, an FP32 copy, the FP32 gradient), which is what fits published peaks of
-/// Megatron-LM's sharded cross-entropy (9.9); 16 where the loss is not fused (shifted FP32 copies and the logarithm of the
-/// softmax too). FP32: 4, the gradient in place; 12.
+/// Of each, in half precision, with [`ir::LogitCopies`] and [`ir::Recipe::fused_loss`]:
+///
+/// | | fused | elementary |
+/// |---|---|---|
+/// | held | 10: the logits, an FP32 copy, its gradient; 9.9 fits published peaks of Megatron-LM's sharded loss | 16: FP32 logits, logarithm of the softmax, gradients of both |
+/// | freed | 10 | 12: the same without the logits |
+/// | half | 4: the logits and their gradient | 4 |
+///
+/// FP32: 4, the gradient in place; 12.
 ///
 /// A loss that is not sharded has them of the whole vocabulary, beside the rank's own part, the parts that it gathered and
 /// their concatenation (of elementary kernels in FP32): published runs with such a loss ran out of memory where 16 bytes
@@ -151,11 +191,13 @@ pub fn logits(shape: Shape<'_>, chunk: &Chunk) -> Bytes {
         return Bytes::ZERO;
     }
     let (recipe, element) = (&shape.workload.recipe, shape.workload.precision.bytes());
-    let each = match (shape.workload.precision.is_half(), recipe.fused_loss) {
-        (true, true) => 10,
-        (true, false) => 16,
-        (false, true) => 4,
-        (false, false) => 12,
+    let each = match (shape.workload.precision.is_half(), recipe.fused_loss, recipe.logits) {
+        (true, _, LogitCopies::Half) => 4,
+        (true, true, LogitCopies::Held | LogitCopies::Freed) => 10,
+        (true, false, LogitCopies::Held) => 16,
+        (true, false, LogitCopies::Freed) => 12,
+        (false, true, _) => 4,
+        (false, false, _) => 12,
     };
     let (own, gathered) = match (recipe.sharded_loss || shape.tensor() == 1, recipe.fused_loss) {
         (true, _) => (0, 0),
@@ -164,61 +206,4 @@ pub fn logits(shape: Shape<'_>, chunk: &Chunk) -> Bytes {
     };
     bytes_of([shape.tokens(), shape.loss_vocabulary(), each + gathered])
         + bytes_of([shape.tokens(), shape.rank_vocabulary(), own])
-}
-
-/// Whose figure a peak of memory is. The three differ by gigabytes, so a comparison names its kind.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum MemoryKind {
-    /// Tensors alone (`torch.cuda.max_memory_allocated`).
-    Allocated,
-    /// What the framework's allocator holds (`max_memory_reserved`): tensors, and what it could not use again.
-    Reserved,
-    /// What the driver counts for the process (`nvidia-smi`): the context, communication libraries and the allocator too.
-    Driver,
-}
-
-impl MemoryKind {
-    /// All of them, in order.
-    pub const ALL: [Self; 3] = [Self::Allocated, Self::Reserved, Self::Driver];
-    /// Its name in text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Reserved => "reserved",
-            Self::Driver => "driver",
-        }
-    }
-    /// The one of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-/// What a peak has beyond weights, state, activations and buffers, as that kind of figure counts it: 0.5 GiB of workspaces
-/// of matrix libraries among allocated tensors; 2 GiB (published peaks lie 1 to 3 above) of what an allocator holds; 9.5
-/// GiB (10 GB) of what a driver shows. Nothing of a CPU worker (one multiprocessor), whose runtime is its process's.
-#[must_use]
-pub const fn reserve(device: &DeviceKind, kind: MemoryKind) -> Bytes {
-    if device.multiprocessors <= 1 {
-        return Bytes::ZERO;
-    }
-    match kind {
-        MemoryKind::Allocated => Bytes::new(1 << 29),
-        MemoryKind::Reserved => Bytes::from_gib(2),
-        MemoryKind::Driver => Bytes::new(19 << 29),
-    }
-}
-
-/// What a figure of a kind shows at a peak, of bytes that stay through an iteration (weights, state) and of those that come
-/// and go (activations, buffers): their sum and [`reserve`]. A driver also shows what the allocator could not use again, a
-/// quarter of what comes and goes: BLOOM's 45 runs show 1.27 times the inputs that full recomputation keeps.
-#[must_use]
-pub fn shown(device: &DeviceKind, kind: MemoryKind, resident: Bytes, passing: Bytes) -> Bytes {
-    let unused = match kind {
-        MemoryKind::Driver if device.multiprocessors > 1 => Bytes::new(passing.get() / 4),
-        MemoryKind::Allocated | MemoryKind::Reserved | MemoryKind::Driver => Bytes::ZERO,
-    };
-    resident + passing + unused + reserve(device, kind)
 }

@@ -254,7 +254,7 @@ impl CostModel {
         units: UnitRange,
         device: DeviceKindId,
     ) -> Priced {
-        let sync = if begins(pass, units) { self.message_sync(shape) } else { 0 };
+        let sync = if begins(chunk, pass, units) { self.message_sync(shape) } else { 0 };
         match &self.source {
             Source::Table(table) => {
                 let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);

@@ -45,7 +45,7 @@ impl Prices {
     /// One compute instruction; see [`crate::CostModel::compute`].
     #[must_use]
     pub fn compute(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> Priced {
-        let sync = if begins(pass, units) { self.sync } else { 0 };
+        let sync = if begins(chunk, pass, units) { self.sync } else { 0 };
         if let Some(table) = &self.table {
             let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
             return Priced { duration: SimDuration::from_nanoseconds(duration), basis: Basis::Measured };
@@ -125,9 +125,10 @@ const fn within(recompute: Recompute) -> usize {
     }
 }
 
-/// Whether an instruction begins a pass that follows a message of another stage.
-pub(crate) const fn begins(pass: Pass, units: UnitRange) -> bool {
+/// Whether an instruction begins a pass that follows a message of another stage. A slice of a divided vocabulary gets none.
+pub(crate) const fn begins(chunk: &Chunk, pass: Pass, units: UnitRange) -> bool {
     match pass {
+        _ if chunk.layers == 0 && chunk.embedding && chunk.head => false,
         Pass::Forward | Pass::Backward | Pass::BackwardInput => units.start == 0 && units.end > 0,
         Pass::Recompute | Pass::BackwardWeight => false,
     }

@@ -113,7 +113,7 @@ pub fn read(text: &str, file_name: &str, said: &Said) -> Result<Curve, Vec<Probl
 }
 
 /// A line without the rank that mpirun or srun puts before it.
-fn unprefixed<'t>(text: &'t str) -> &'t str {
+fn unprefixed(text: &str) -> &str {
     let text = text.trim();
     if let Some((before, after)) = text.split_once(">:")
         && before.starts_with('[')

@@ -72,10 +72,16 @@ impl Shape<'_> {
     pub const fn tensor(&self) -> u64 {
         self.layout.tensor as u64
     }
-    /// Rows of the embedding that one rank of the tensor group holds, padding included.
+    /// Ranks over which the rows of the vocabulary are divided.
+    #[must_use]
+    pub const fn vocabulary_parts(&self) -> u64 {
+        self.layout.vocabulary_parts() as u64
+    }
+    /// Rows of the embedding that one rank holds, padding included.
     #[must_use]
     pub const fn rank_vocabulary(&self) -> u64 {
-        self.model.padded_vocabulary(self.workload.vocabulary_divisor, self.layout.tensor) / self.tensor()
+        let parts = self.layout.vocabulary_parts();
+        self.model.padded_vocabulary(self.workload.vocabulary_divisor, parts) / parts as u64
     }
     /// This rank's query heads (rounded up).
     #[must_use]

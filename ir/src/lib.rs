@@ -42,7 +42,8 @@ pub use model::{
     NormKind, ParallelBranches, Positions, QueryKeyNorm, Variants,
 };
 pub use plan::{
-    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, ZeroStage,
+    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision,
+    ZeroBubble, ZeroStage,
 };
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};
@@ -50,4 +51,4 @@ pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
 pub use timeline::{Lane, Span, Timeline};
 pub use verify::VerifiedProgram;
-pub use workload::{AdamW, AttentionKernel, GradientFormat, Precision, Recipe, Workload};
+pub use workload::{AdamW, AttentionKernel, GradientFormat, LogitCopies, Precision, Recipe, Workload};

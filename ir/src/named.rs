@@ -27,8 +27,8 @@ pub(crate) use named;
 #[cfg(test)]
 mod tests {
     use crate::{
-        AttentionKernel, BranchNorms, CollectiveAlgorithm, ContextMethod, GradientFormat, MlpKind, NormKind,
-        ParallelBranches, QueryKeyNorm, Recompute,
+        AttentionKernel, BranchNorms, CollectiveAlgorithm, ContextMethod, GradientFormat, LogitCopies, MlpKind,
+        NormKind, ParallelBranches, QueryKeyNorm, Recompute,
     };
 
     /// Names are distinct, lead back, and are those that serde writes.
@@ -43,7 +43,16 @@ mod tests {
 
     #[test]
     fn names_lead_back_and_are_those_of_results() {
-        check!(AttentionKernel, BranchNorms, CollectiveAlgorithm, ContextMethod, GradientFormat, MlpKind, NormKind);
+        check!(
+            AttentionKernel,
+            BranchNorms,
+            CollectiveAlgorithm,
+            ContextMethod,
+            GradientFormat,
+            LogitCopies,
+            MlpKind,
+            NormKind
+        );
         check!(ParallelBranches, QueryKeyNorm, Recompute);
         assert_eq!(MlpKind::from_name("relu"), None);
     }

@@ -79,18 +79,65 @@ pub enum Schedule {
     OneForwardOneBackward,
     /// Zero bubble H1: backward split into input and weight gradients, memory of 1F1B (Qi et al. 2024).
     ZeroBubbleH1,
+    /// Zero bubble in an order that is searched for, within a limit of memory (Qi et al. 2024, section 3).
+    ZeroBubble(ZeroBubble),
     /// An order written out.
     Explicit(Grid),
 }
 
 impl Schedule {
     /// Those that a name says all of, in order.
-    pub const NAMED: [(&'static str, Self); 3] =
-        [("gpipe", Self::GPipe), ("1f1b", Self::OneForwardOneBackward), ("zero-bubble-h1", Self::ZeroBubbleH1)];
+    pub const NAMED: [(&'static str, Self); 5] = [
+        ("gpipe", Self::GPipe),
+        ("1f1b", Self::OneForwardOneBackward),
+        ("zero-bubble-h1", Self::ZeroBubbleH1),
+        ("zero-bubble-1p", Self::ZeroBubble(ZeroBubble::unprofiled(1))),
+        ("zero-bubble-2p", Self::ZeroBubble(ZeroBubble::unprofiled(2))),
+    ];
     /// Its name in text; `explicit` for an order written out.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        Self::NAMED.iter().find(|(_, named)| named == self).map_or("explicit", |(name, _)| name)
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::GPipe => "gpipe",
+            Self::OneForwardOneBackward => "1f1b",
+            Self::ZeroBubbleH1 => "zero-bubble-h1",
+            Self::ZeroBubble(ZeroBubble { memory: 0 | 1, .. }) => "zero-bubble-1p",
+            Self::ZeroBubble(_) => "zero-bubble-2p",
+            Self::Explicit(_) => "explicit",
+        }
+    }
+    /// Whether backward passes are split into input and weight gradients in every cell; an order written out says it
+    /// cell by cell.
+    #[must_use]
+    pub const fn splits_backward(&self) -> bool {
+        matches!(self, Self::ZeroBubbleH1 | Self::ZeroBubble(_))
+    }
+}
+
+/// A zero-bubble order that is searched for: its limit of memory, and the profile that the search goes by. Times are in any
+/// one unit; the order keeps nothing else of them, so a plan runs in the same order on a slower device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZeroBubble {
+    /// How many times the microbatches of 1F1B's first position may live on any position: 1 for ZB-1p, 2 for ZB-2p.
+    pub memory: u32,
+    /// How long a forward pass takes.
+    pub forward: u32,
+    /// How long an input-gradient pass takes.
+    pub backward_input: u32,
+    /// How long a weight-gradient pass takes.
+    pub backward_weight: u32,
+    /// How long a message between neighbours takes.
+    pub message: u32,
+    /// What of a microbatch's activations waits for its weight pass, in thousandths.
+    pub kept: u32,
+}
+
+impl ZeroBubble {
+    /// All passes take as long, messages take nothing, and everything waits for the weight pass.
+    #[must_use]
+    pub const fn unprofiled(memory: u32) -> Self {
+        Self { memory, forward: 1000, backward_input: 1000, backward_weight: 1000, message: 0, kept: 1000 }
     }
 }
 
@@ -189,6 +236,39 @@ impl Mesh {
     }
 }
 
+/// Where the vocabulary's layers (embedding, final norm, head and loss) stand in a pipeline (Yeung et al. 2024).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VocabularyDivision {
+    /// The embedding on the first chunk, the rest on the last.
+    #[default]
+    Ends,
+    /// Rows divided over all positions. Of each microbatch every position computes its logits and their statistics, and
+    /// after all have (a first barrier) its gradients, which are summed (a second) before the last chunk's backward pass.
+    TwoBarriers,
+    /// The same with the input's gradient computed before the statistics of the others are known, and scaled as it is
+    /// summed: one barrier. Gradients of weights follow at leisure.
+    OneBarrier,
+    /// Rows divided over all positions, which compute them together and wait for each other's results, as a tensor
+    /// group would (Lin et al. 2024, nnScaler's interlaced pipeline).
+    Interlaced,
+}
+
+named!(VocabularyDivision {
+    Ends = "ends",
+    TwoBarriers = "two-barriers",
+    OneBarrier = "one-barrier",
+    Interlaced = "interlaced"
+});
+
+impl VocabularyDivision {
+    /// Whether nothing is divided.
+    #[must_use]
+    pub const fn is_ends(&self) -> bool {
+        matches!(self, Self::Ends)
+    }
+}
+
 /// How training state is divided and what runs beside what, beyond [`ZeroStage`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -208,6 +288,13 @@ pub struct Sharing {
     pub offload_activations: bool,
     /// Whether optimizer state lives in host memory and is stepped there.
     pub offload_optimizer: bool,
+    /// Whether this rank's part of parameters lives in host memory, from where it comes before each gather (ZeRO-Infinity,
+    /// Rajbhandari et al. 2021).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offload_parameters: bool,
+    /// Where the vocabulary's layers stand.
+    #[serde(skip_serializing_if = "VocabularyDivision::is_ends")]
+    pub vocabulary: VocabularyDivision,
 }
 
 impl Sharing {

@@ -433,6 +433,13 @@ pub enum HostCopy {
         /// The microbatch.
         microbatch: MicrobatchId,
     },
+    /// This rank's part of parameters of a chunk, before they are gathered for a microbatch's pass.
+    Parameters {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The microbatch.
+        microbatch: MicrobatchId,
+    },
     /// Gradients on their way to the optimizer in host memory, and stepped parameters on their way back.
     OptimizerState,
 }

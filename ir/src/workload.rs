@@ -7,7 +7,7 @@ use crate::{Model, Positions, Problem};
 
 mod recipe;
 
-pub use recipe::{GradientFormat, Recipe};
+pub use recipe::{GradientFormat, LogitCopies, Recipe};
 
 /// The number format of weights and activations in matrix products.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -86,9 +86,11 @@ fn subject(op: &Op) -> (String, String, String) {
         Op::Send { message, bytes, .. } | Op::Receive { message, bytes, .. } => {
             (message.edge.raw().to_string(), message.microbatch.raw().to_string(), bytes.get().to_string())
         }
-        Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, bytes, .. } => {
-            (chunk.raw().to_string(), microbatch.raw().to_string(), bytes.get().to_string())
-        }
+        Op::HostCopy {
+            what: HostCopy::Activations { chunk, microbatch } | HostCopy::Parameters { chunk, microbatch },
+            bytes,
+            ..
+        } => (chunk.raw().to_string(), microbatch.raw().to_string(), bytes.get().to_string()),
         Op::HostCopy { what: HostCopy::OptimizerState, bytes, .. } => (none(), none(), bytes.get().to_string()),
         Op::GradientNorm | Op::Optimizer => (none(), none(), none()),
     }

@@ -49,6 +49,9 @@ pub fn op(program: &Program, op: &Op) -> String {
                 HostCopy::Activations { chunk, microbatch } => {
                     format!("activations of chunk {}, microbatch {}", chunk.raw(), microbatch.raw())
                 }
+                HostCopy::Parameters { chunk, microbatch } => {
+                    format!("parameters of chunk {} for microbatch {}", chunk.raw(), microbatch.raw())
+                }
                 HostCopy::OptimizerState => "gradients and stepped parameters".to_owned(),
             };
             let way = if *out { "to" } else { "from" };

@@ -82,6 +82,9 @@ pub(crate) fn families(layout: &Layout, experts: bool, embedding: Option<(u32, u
     if let Some((a, b)) = embedding.filter(|(a, b)| a != b) {
         found.push((Axis::Embedding, Family { count: 1, stride: 1, jumps: 2, jump: a.abs_diff(b) * wide }));
     }
+    if !layout.sharing.vocabulary.is_ends() && pipeline > 1 {
+        found.push((Axis::Pipeline, Family { count: 1, stride: 1, jumps: pipeline, jump: wide }));
+    }
     let model = Family { count: context * tensor, stride: 1, jumps: pipeline, jump: wide };
     if model.size() > 1 {
         found.push((Axis::Model, model));
@@ -100,6 +103,7 @@ pub(crate) fn groups(layout: &Layout, experts: bool, embedding: Option<(u32, u32
                 (0..wide).map(|lane| a.min(b) * wide + lane).collect()
             }
             Axis::Model => (0..layout.data).map(|replica| replica * one).collect(),
+            Axis::Pipeline => (0..wide).collect(),
             _ => family.firsts(wide, layout.pipeline),
         };
         AxisGroups { axis, family, firsts }

@@ -2,7 +2,7 @@
 
 use ir::grid::Grid;
 use ir::program::{Chunk, Layout};
-use ir::{Plan, Schedule, StageId};
+use ir::{Plan, Recompute, Schedule, StageId};
 
 use crate::schedules::chunk_rows;
 
@@ -30,7 +30,7 @@ pub fn chunk_positions(plan: &Plan) -> Vec<u32> {
     let (pipeline, total) = (plan.pipeline(), plan.pipeline() * plan.chunks_per_stage());
     match &plan.schedule {
         Schedule::Explicit(grid) => placed(grid, pipeline, total),
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
+        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
             (0..total).map(|chunk| chunk % pipeline).collect()
         }
     }
@@ -42,6 +42,7 @@ fn placed(grid: &Grid, pipeline: u32, total: u32) -> Vec<u32> {
 }
 
 /// The chunks of a plan in the order of the model: the `i`-th chunk of a position has the `i`-th of its stage's layers.
+/// Where the vocabulary is divided over positions, a slice of it for each follows them.
 ///
 /// # Panics
 /// If a stage holds more chunks than it has entries of layers.
@@ -51,6 +52,7 @@ pub fn chunks(plan: &Plan) -> Vec<Chunk> {
     let mut held = vec![0usize; plan.stages.len()];
     let mut first_layer = 0;
     let last = positions.len().saturating_sub(1);
+    let ends = plan.sharing.vocabulary.is_ends();
     let mut chunks = Vec::with_capacity(positions.len());
     for (number, position) in positions.into_iter().enumerate() {
         let stage = &plan.stages[position as usize];
@@ -61,12 +63,22 @@ pub fn chunks(plan: &Plan) -> Vec<Chunk> {
             stage: StageId::new(position),
             first_layer,
             layers,
-            embedding: number == 0,
-            head: number == last,
+            embedding: ends && number == 0,
+            head: ends && number == last,
             recompute: stage.recompute,
             recomputed_layers: stage.recompute_layers.map_or(layers, |first| first.min(layers)),
         });
         first_layer += layers;
     }
+    let slice = |position: u32| Chunk {
+        stage: StageId::new(position),
+        first_layer,
+        layers: 0,
+        embedding: true,
+        head: true,
+        recompute: Recompute::None,
+        recomputed_layers: 0,
+    };
+    chunks.extend((0..plan.pipeline()).filter(|_| !ends).map(slice));
     chunks
 }

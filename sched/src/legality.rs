@@ -184,7 +184,8 @@ fn layers(plan: &Plan, model: &Model) -> Vec<Problem> {
         let slot = held[position as usize];
         held[position as usize] += 1;
         let empty = plan.stages[position as usize].layers.get(slot) == Some(&0);
-        if empty && chunk != 0 && chunk != last {
+        let end = plan.sharing.vocabulary.is_ends() && (chunk == 0 || chunk == last);
+        if empty && !end {
             problems.push(
                 Problem::new(
                     format!("plan.stages[{position}].layers"),

@@ -38,6 +38,7 @@ pub mod schedules;
 mod state;
 #[cfg(test)]
 mod testing;
+mod vocabulary;
 
 pub use drive::{Controller, Drive, StaticController, drive};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, memory_problems, summarise};

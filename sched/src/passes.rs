@@ -16,6 +16,8 @@
 //! * One tensor rank and nothing else: the whole chunk is one instruction.
 //! * Tensor parallelism (Shoeybi et al. 2019): an all-reduce of each partial output on the way up, and of each partial
 //!   input gradient on the way down.
+//!   Where attention and feed-forward part stand beside each other, their outputs are added up first: one reduction a layer
+//!   on the way up, and one on the way down where they read the same norm (Wang and Komatsuzaki 2021).
 //! * With sequence parallelism (Korthikanti et al. 2022): a reduce-scatter in place of each all-reduce, and gathers
 //!   of a body's input before it, of its output gradient and again of its input before its backward pass. With overlap
 //!   (Wang et al. 2023; Transformer Engine) each of these runs in as many pieces as there are ranks: one piece has nothing
@@ -28,6 +30,8 @@
 //! * ZeRO-3: the parameters of each *part* (the embedding, a layer or half of one, the head) are gathered before it, or with
 //!   prefetch beside the body of the part before; ZeRO-2 and 3: its gradients are scattered after it, or with overlap beside
 //!   the body of the next.
+//! * Parameter offload: what this rank holds of a part comes from host memory before the part is gathered (with prefetch
+//!   beside the same body as the gather, which it feeds piece by piece).
 //! * Activation offload: what a layer keeps leaves beside the next layer's forward pass and returns beside the backward pass
 //!   of the layer above; that of a chunk's last layer stays.
 //! * Full recomputation: directly before the first backward instruction that touches a layer, its units run forward
@@ -75,9 +79,11 @@ pub enum PassOp {
         /// Whether it runs beside the compute that follows.
         beside: bool,
     },
-    /// A copy of what a layer keeps to or from host memory.
+    /// A copy to or from host memory.
     HostCopy {
-        /// The layer's units.
+        /// Of what.
+        what: Copied,
+        /// The units whose it is.
         units: UnitRange,
         /// Whether it leaves the device.
         out: bool,
@@ -86,6 +92,15 @@ pub enum PassOp {
         /// Whether it runs beside the compute that follows.
         beside: bool,
     },
+}
+
+/// What a pass copies to or from host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// What a layer keeps.
+    Kept,
+    /// This rank's part of the parameters of a part.
+    Parameters,
 }
 
 /// What a collective of a pass moves.
@@ -156,7 +171,7 @@ impl PassOp {
             Self::Collective { kind, axis, moves, bytes, .. } => {
                 Self::Collective { kind, axis, moves, bytes, beside: to }
             }
-            Self::HostCopy { units, out, bytes, .. } => Self::HostCopy { units, out, bytes, beside: to },
+            Self::HostCopy { what, units, out, bytes, .. } => Self::HostCopy { what, units, out, bytes, beside: to },
         }
     }
 }

@@ -14,7 +14,12 @@ pub(crate) fn bytes<'a>(shape: Shape<'_>, held: impl Iterator<Item = &'a Chunk> 
 }
 
 /// Bytes that go to host memory and come back for an optimizer step there; `None` where it is stepped on the device.
+/// Nothing comes back where parameters live in host memory too.
 pub(crate) fn host_copies<'a>(shape: Shape<'_>, held: impl Iterator<Item = &'a Chunk>) -> Option<(Bytes, Bytes)> {
     let stepped: u64 = held.map(|chunk| memory::stepped_parameters(shape, chunk)).sum();
-    (shape.layout.sharing.offload_optimizer && stepped > 0).then(|| host_optimizer_bytes(shape, stepped))
+    let sharing = shape.layout.sharing;
+    (sharing.offload_optimizer && stepped > 0).then(|| {
+        let (out, back) = host_optimizer_bytes(shape, stepped);
+        (out, if sharing.offload_parameters { Bytes::ZERO } else { back })
+    })
 }

@@ -4,7 +4,8 @@ use ir::grid::{Action, Cell, Grid};
 use ir::{
     AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, ContextMethod, DeviceKind,
     DeviceKindId, Fabric, FeedForward, FlopsPerSecond, LayerRun, Link, MicrobatchId, Mixer, MlpKind, Model, NodeGroup,
-    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroStage,
+    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroBubble,
+    ZeroStage,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -240,8 +241,13 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         let microbatches = rng.random_range(1..9);
         let mut work = workload(32, data * microbatches);
         work.global_batch *= pick(rng, &[1, 2]);
-        let schedule = match rng.random_range(0..4) {
+        let schedule = match rng.random_range(0..5) {
             0 => Schedule::GPipe,
+            2 => Schedule::ZeroBubble(ZeroBubble {
+                message: 50,
+                kept: 400,
+                ..ZeroBubble::unprofiled(rng.random_range(1..3))
+            }),
             1 => Schedule::ZeroBubbleH1,
             _ => Schedule::OneForwardOneBackward,
         };
@@ -300,6 +306,8 @@ fn widen(rng: &mut ChaCha8Rng, plan: &mut Plan, model: &mut Model, work: &mut Wo
     plan.sharing.overlap_tensor = plan.sequence_parallel && rng.random_bool(0.5);
     plan.sharing.offload_activations = rng.random_bool(0.25);
     plan.sharing.offload_optimizer = rng.random_bool(0.15);
+    let alone = plan.zero != ZeroStage::Zero3 || replicas < 2;
+    plan.sharing.offload_parameters = !alone && plan.sharing.offload_optimizer && rng.random_bool(0.7);
     work.recipe.sharded_loss = rng.random_bool(0.7);
     for stage in &mut plan.stages {
         if stage.recompute != Recompute::None && rng.random_bool(0.5) {

@@ -16,9 +16,10 @@ const BUDGET: u64 = 10_000_000;
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
     let scenario = &job.loaded.scenario;
+    let plan = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost).profiled(plan);
     let simulator = Simulator::new(job.cost.clone());
     let mut evaluator = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
-    decide(job, &scenario.cluster, "manual", &Manual::new(plan.clone()), &mut evaluator, context, |plan| plan)
+    decide(job, &scenario.cluster, "manual", &Manual::new(plan), &mut evaluator, context, |plan| plan)
 }
 
 /// The plan of the rules of thumb, with the keys that were written held fast.

@@ -5,7 +5,7 @@
 //! (`catalog/recipes/recipes.toml`) and in the [`Catalog`](crate::catalog::Catalog), and listed in
 //! [`ResolvedRun::assumed`]. `board` predicts and holds against what was measured, [`document`] is its JSON, `scoreboard`
 //! the published page with its targets, [`published`] holds a new score against it, `bed` fits a test bed's constants to
-//! a few of its rows. [`import`] makes the project's own tables under `catalog/measured/` from published ones.
+//! a few of its rows, [`outcomes`] tells of groups of runs whether they fit by what other groups say. [`import`] makes the project's own tables under `catalog/measured/` from published ones.
 
 pub(crate) mod bed;
 mod board;
@@ -15,6 +15,7 @@ pub mod document;
 mod fit;
 pub mod import;
 mod measured;
+pub mod outcomes;
 mod predict;
 pub mod published;
 mod recipe;

@@ -34,10 +34,17 @@ pub fn plan(plan: &Plan) -> String {
         let part = plan.sharing.shard.map_or_else(String::new, |shard| format!(" over {shard}"));
         parts.push(format!("zero {}{part}", plan.zero.number()));
     }
-    let offloaded = [("activations", plan.sharing.offload_activations), ("optimizer", plan.sharing.offload_optimizer)];
+    let offloaded = [
+        ("activations", plan.sharing.offload_activations),
+        ("optimizer", plan.sharing.offload_optimizer),
+        ("parameters", plan.sharing.offload_parameters),
+    ];
     let offloaded: Vec<&str> = offloaded.into_iter().filter(|(_, on)| *on).map(|(what, _)| what).collect();
     if !offloaded.is_empty() {
         parts.push(format!("{} offloaded", offloaded.join(" and ")));
+    }
+    if !plan.sharing.vocabulary.is_ends() {
+        parts.push(format!("vocabulary over stages ({})", plan.sharing.vocabulary.name()));
     }
     parts.join(", ")
 }
@@ -49,7 +56,9 @@ pub fn schedule(plan: &Plan) -> String {
         Schedule::OneForwardOneBackward if plan.chunks_per_stage() > 1 => {
             format!("interleaved 1f1b ({} chunks per stage)", plan.chunks_per_stage())
         }
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => plan.schedule.name().to_owned(),
+        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+            plan.schedule.name().to_owned()
+        }
         Schedule::Explicit(_) => "a written schedule".to_owned(),
     }
 }

@@ -269,10 +269,10 @@ fn tables_of_unknown_software_devices_and_spellings_are_read_or_refused_by_name(
         end("high_s") / end("low_s")
     };
     let assumed = |id: &str| of(id)["assumed"].to_string();
-    // Within a factor of two of each other: the same job, whatever it is called.
+    // Near each other: the same job, whatever it is called; what recomputes nothing takes less.
     for id in ["other-software", "no-software", "another-fsdp", "another-spelling", "no-microbatch", "no-vocabulary"] {
         let ratio = seconds(id) / seconds("known");
-        assert!((0.5..2.0).contains(&ratio), "{id}: {ratio} of what the known one takes");
+        assert!((0.4..1.5).contains(&ratio), "{id}: {ratio} of what the known one takes");
     }
     // Unknown software: what stands in is named, and the interval is wider.
     for (id, words) in [("other-software", "`hypertrain 7.2` is not known"), ("no-software", "no framework named")] {
@@ -281,7 +281,7 @@ fn tables_of_unknown_software_devices_and_spellings_are_read_or_refused_by_name(
     }
     assert!(assumed("another-fsdp").contains("pytorch-fsdp"), "a class by its word: {}", assumed("another-fsdp"));
     assert!((seconds("another-spelling") / seconds("known") - 1.0).abs() < 1e-9, "one device, one format");
-    assert!(assumed("no-microbatch").contains("microbatch = 1, by class megatron"), "{}", assumed("no-microbatch"));
+    assert!(assumed("no-microbatch").contains("microbatch = 2, by row known"), "{}", assumed("no-microbatch"));
     assert!(assumed("no-vocabulary").contains("vocabulary = 50257, by family gpt"), "{}", assumed("no-vocabulary"));
     let told = of("new-device")["refused"].as_str().expect("a refusal");
     assert!(told.contains("`NVIDIA Q900-SXM-256GB` is not in the catalog; the nearest are"), "{told}");
@@ -301,7 +301,7 @@ fn a_table_never_seen_has_the_interval_of_other_machines() {
         widths.fold(0.0, f64::max)
     };
     let (unseen, fitted) = (widest(&theirs), widest(&known));
-    assert!(unseen > 1.1 * fitted, "{unseen} of a new table, {fitted} of the one that was fitted to");
+    assert!(unseen > 1.03 * fitted, "{unseen} of a new table, {fitted} of the one that was fitted to");
 }
 
 #[test]

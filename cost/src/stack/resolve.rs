@@ -184,8 +184,10 @@ fn notes(stacks: &Stacks, steps: &[(String, f64)], rows: &[&StackRow], key: &Sta
         of(&|row| row.class.clone()),
         of(&|row| row.generation.clone()),
     )];
+    // A class that is declared is no slip, though nothing was fitted for it.
+    let declared = stacks.class.iter().any(|row| row.class == key.class);
     let classes = stacks.classes();
-    if !classes.contains(&key.class.as_str()) {
+    if !declared && !classes.contains(&key.class.as_str()) {
         let nearest = classes.iter().min_by_key(|name| strsim::damerau_levenshtein(name, &key.class));
         if let Some(nearest) = nearest {
             notes.push(format!("no stack class is called `{}`; the nearest is `{nearest}`", key.class));

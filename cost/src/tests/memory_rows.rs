@@ -3,11 +3,14 @@
 
 use ir::counts::Shape;
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{AttentionKernel, GradientFormat, Model, Positions, Precision, Recompute, StageId, ZeroStage};
+use ir::{AttentionKernel, Bytes, GradientFormat, Model, Positions, Precision, Recompute, StageId, ZeroStage};
 
 use super::fixtures::*;
 use super::memory_models::{deepseek, llama};
-use crate::memory::{MemoryKind, kept, logits, parameters, recomputed, shown, state, stepped_parameters, workspace};
+use crate::memory::{
+    Figures, MemoryKind, kept, kept_until_inputs, left_for_weights, logits, parameters, recomputed, state,
+    stepped_parameters, workspace,
+};
 
 /// GiB while `in_flight` microbatches are kept: at the loss, or in a layer's pass with what it brings back.
 fn peak(shape: Shape<'_>, chunk: &Chunk, in_flight: u64, kind: MemoryKind) -> f64 {
@@ -17,7 +20,7 @@ fn peak(shape: Shape<'_>, chunk: &Chunk, in_flight: u64, kind: MemoryKind) -> f6
     let most = |pass| workspace(shape, chunk, pass, chunk.all_units());
     let inside = most(Pass::Forward).max(most(Pass::Backward)) + recomputed(shape, chunk, layer);
     let passing = kept(shape, chunk, chunk.all_units()) * in_flight + logits(shape, chunk).max(inside);
-    shown(&a100(), kind, weights + gradients + optimizer, passing).gib()
+    Figures::of(&a100(), &shape.workload.recipe).shown(kind, weights + gradients + optimizer, passing).gib()
 }
 
 fn stage(model: &Model, stages: u32, position: u32) -> Chunk {
@@ -91,6 +94,48 @@ fn runs_of_simumax() {
         let predicted = (0..stages).map(of).fold(0.0, f64::max);
         check(&format!("deepseek expert {expert}"), predicted, measured, 0.05);
     }
+}
+
+/// Qi et al. 2024, Table 4: GPT under 1F1B and ZB-1p, in 10^9 bytes. The second position has a layer more than the first;
+/// under ZB-1p it holds the seven (fifteen) microbatches of 1F1B and one that waits for its weights.
+#[test]
+fn positions_of_zero_bubble_runs() {
+    for (hidden, heads, stages, microbatch_size, one_forward, zero_bubble) in
+        [(2304, 24, 8, 6, 30.0, 32.0), (5120, 40, 16, 1, 32.0, 33.0)]
+    {
+        let mut owned = Owned(
+            gpt(hidden, 3 * stages, heads),
+            workload(Precision::Fp16, AttentionKernel::Plain),
+            layout(1, false, microbatch_size),
+        );
+        (owned.1.sequence_length, owned.1.recipe.gradients) = (1024, GradientFormat::Half);
+        (owned.2.pipeline, owned.2.microbatches) = (stages, 3 * stages);
+        let second = stage(&owned.0, stages, 1);
+        let gigabytes = |gib: f64| gib * 1.073_741_824;
+        let plain = peak(owned.shape(), &second, u64::from(stages - 1), MemoryKind::Allocated);
+        check(&format!("1F1B, {hidden}"), gigabytes(plain), one_forward, 0.04);
+        let waiting = kept(owned.shape(), &second, second.all_units())
+            - kept_until_inputs(owned.shape(), &second, second.all_units())
+            + left_for_weights(owned.shape(), &second, second.all_units());
+        check(&format!("ZB-1p, {hidden}"), gigabytes(plain + waiting.gib()), zero_bubble, 0.04);
+    }
+}
+
+/// Four layers of width 1,024 on one rank, 4,096 tokens, by hand. Of each token: a layer keeps 32 h, 16 bytes of the norms'
+/// statistics and 4 of each of its 16 heads; the ends keep 4 of its number, 2 h + 8 before the final norm, 2 h behind it and
+/// 4 of the loss; the loss has 10 of each of 51,200 logits.
+#[test]
+fn a_model_by_hand() {
+    let owned = Owned(gpt(1024, 4, 16), workload(Precision::Bf16, AttentionKernel::Fused), layout(1, false, 2));
+    let whole = stage(&owned.0, 1, 0);
+    let layer = 32_768 + 16 + 64;
+    let ends = 4 + 2_056 + 2_048 + 4;
+    assert_eq!(4 * layer + ends, 135_504);
+    assert_eq!(kept(owned.shape(), &whole, whole.all_units()).get(), 135_504 * 4096);
+    assert_eq!(logits(owned.shape(), &whole).get(), 512_000 * 4096);
+    // 555,024,384 kept and 2,097,152,000 of the loss, 12 % of them out of use, half a GiB and one and a half.
+    let needed = Figures::of(&a100(), &owned.1.recipe).needed(Bytes::ZERO, Bytes::new(555_024_384 + 2_097_152_000));
+    assert_eq!(needed.get(), 2_652_176_384 + 318_261_166 + 2_147_483_648);
 }
 
 /// BLOOM's trials (BigScience 2022): 181 billion parameters in 72 layers, full recomputation, ZeRO-1, as the driver showed

@@ -105,6 +105,9 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
     refuse(asked.fused_loss != plain.fused_loss, "fused_loss", fused, switch);
+    refuse(asked.fused_activation != plain.fused_activation, "fused_activation", fused, switch);
+    let held = "the CPU executor holds logits until their gradient is found";
+    refuse(asked.logits != plain.logits, "logits", held, "set logits = \"held\"");
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
     let early = "the CPU executor recomputes a layer to its end";
@@ -146,6 +149,8 @@ fn model(program: &Program) -> Vec<Problem> {
     let together = asked.branch_norms != BranchNorms::Before && asked.parallel_branches != ParallelBranches::No;
     refuse(together, "branch_norms", "norms after branches that run side by side");
     refuse(asked.branch_norms != BranchNorms::Before && tensor > 1, "branch_norms", DIVIDED_BRANCH);
+    let summed = asked.parallel_branches != ParallelBranches::No && tensor > 1;
+    refuse(summed, "parallel_branches", "branches side by side that tensor ranks sum together");
     let wide = asked.query_key_norm == QueryKeyNorm::Width && tensor > 1;
     refuse(wide, "query_key_norm", "norm over all heads where tensor ranks divide them");
     problems
@@ -180,6 +185,10 @@ fn sharing(program: &Program) -> Vec<Problem> {
     let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
     refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
     refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
+    let parameters = "the CPU executor has no copies of parameters in host memory".to_owned();
+    refuse(sharing.offload_parameters, "offload", parameters, "leave \"parameters\" out");
+    let slices = "the CPU executor does not divide the vocabulary over pipeline positions".to_owned();
+    refuse(!sharing.vocabulary.is_ends(), "vocabulary", slices, "leave it out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
     let message = format!(
         "the CPU executor computes single operations again on whole layers, not on those of {} tensor ranks",

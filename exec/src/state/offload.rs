@@ -23,6 +23,7 @@ impl RankState {
         match (what, out) {
             (HostCopy::Activations { chunk, microbatch }, true) => self.layer_leaves(chunk, microbatch),
             (HostCopy::Activations { chunk, microbatch }, false) => self.layer_returns(chunk, microbatch),
+            (HostCopy::Parameters { .. }, _) => panic!("{}: {what:?} is refused before it is loaded", self.rank),
             (HostCopy::OptimizerState, true) => self.gradients_leave(),
             (HostCopy::OptimizerState, false) => {
                 let formats = self.dims.formats;

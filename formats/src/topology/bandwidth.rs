@@ -162,7 +162,7 @@ fn square(title: &Line<'_>, rest: &[Line<'_>], scale: f64, faults: &mut Faults<'
     let words = heading.text.split_whitespace().skip_while(|word| word.parse::<usize>().is_err());
     let columns: Vec<Option<usize>> = words.map(|word| word.parse().ok()).collect();
     let count = columns.len();
-    if count < 2 || count > MOST || columns.iter().enumerate().any(|(at, column)| *column != Some(at)) {
+    if !(2..=MOST).contains(&count) || columns.iter().enumerate().any(|(at, column)| *column != Some(at)) {
         faults.at(heading, "is no heading of devices", Some("0, 1 and on, one after the other".to_owned()));
         return Vec::new();
     }

@@ -101,7 +101,10 @@ fn division(shape: Shape<'_>, kind: UnitKind) -> Division {
             split: vocabulary * hidden,
             whole: match model.positions {
                 Positions::Rope { .. } | Positions::None => 0,
-                Positions::Learned { maximum } => u64::from(maximum) * hidden,
+                // Where positions share the vocabulary, they share this table too.
+                Positions::Learned { maximum } => {
+                    u64::from(maximum).div_ceil(shape.vocabulary_parts() / shape.tensor()) * hidden
+                }
             },
         },
         UnitKind::AttentionNorm | UnitKind::MlpNorm | UnitKind::FinalNorm => Division { split: 0, whole: norms },

@@ -84,7 +84,7 @@ pub const fn host_optimizer_bytes(shape: Shape<'_>, stepped: u64) -> (Bytes, Byt
 /// |---|---|
 /// | input, input gradient | `T hidden b`; of latent attention the low-rank vectors, `T (query rank + kv rank + rotary) b`, because what leads into them runs before the gather |
 /// | output, output gradient | `T hidden b` |
-/// | loss statistics | `T 12` from every tensor rank |
+/// | loss statistics | `T 12` from every rank that holds rows of the vocabulary |
 /// | logits | `T padded-vocabulary b` |
 /// | keys and values | both, of this rank's heads and of all tokens of the context group; a delta rule or state space passes its state on: `state b` of each rank |
 /// | heads | queries, keys and values (or the core's output) of this rank's tokens: the mean of the two, `T (queries + keys + values + outputs) b / 2` |
@@ -96,7 +96,7 @@ pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -
     match tensor {
         UnitTensor::Input | UnitTensor::InputGradient => wide(shape, shape.tokens(), gathered_width(shape, kind)),
         UnitTensor::Output | UnitTensor::OutputGradient => activation_bytes(shape),
-        UnitTensor::LossStatistics => bytes_of([shape.tokens(), 12, shape.tensor()]),
+        UnitTensor::LossStatistics => bytes_of([shape.tokens(), 12, shape.vocabulary_parts()]),
         UnitTensor::Logits => wide(shape, shape.tokens(), shape.rank_vocabulary() * shape.tensor()),
         UnitTensor::KeysAndValues => {
             let (_, key_value, state) = mixer_widths(shape, kind);

@@ -104,6 +104,9 @@ fn op(digest: &mut Digest, op: Op) {
                     digest.numbers([0, chunk.raw().into(), microbatch.raw().into()]);
                 }
                 HostCopy::OptimizerState => digest.number(1),
+                HostCopy::Parameters { chunk, microbatch } => {
+                    digest.numbers([2, chunk.raw().into(), microbatch.raw().into()]);
+                }
             }
         }
     }

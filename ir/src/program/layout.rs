@@ -41,6 +41,11 @@ impl Layout {
     pub const fn per_position(&self) -> u32 {
         self.replicas() * self.tensor
     }
+    /// Ranks over which the rows of the vocabulary are divided: the tensor group, and all positions where the plan says so.
+    #[must_use]
+    pub const fn vocabulary_parts(&self) -> u32 {
+        if self.sharing.vocabulary.is_ends() { self.tensor } else { self.tensor * self.pipeline }
+    }
     /// Replicas over which training state is divided; 1 under ZeRO-0.
     #[must_use]
     pub fn shard(&self) -> u32 {

@@ -109,9 +109,16 @@ fn chunks(faults: &mut Faults<'_>) {
         faults.add("model.layers", format!("{} is over {MOST_LAYERS}", program.model.layers));
         return;
     }
+    let divided = !program.layout.sharing.vocabulary.is_ends();
+    let slices = if divided { program.layout.pipeline as usize } else { 0 };
+    let Some(main) = program.chunks.len().checked_sub(slices).filter(|main| *main > 0) else {
+        faults.add("chunks", format!("are {}, which is no model beside {slices} slices", program.chunks.len()));
+        return;
+    };
+    slices_of_vocabulary(faults, main);
     let mut next = 0u64;
-    let last = program.chunks.len() - 1;
-    for (index, chunk) in program.chunks.iter().enumerate() {
+    let last = main - 1;
+    for (index, chunk) in program.chunks[..main].iter().enumerate() {
         let name = format!("c{index}");
         if chunk.stage.raw() >= program.layout.pipeline {
             faults.add(&name, format!("is on position {}, past the last one", chunk.stage.raw()));
@@ -125,14 +132,32 @@ fn chunks(faults: &mut Faults<'_>) {
             (false, true) => Some(format!("lacks the {what}")),
             (true, true) | (false, false) => None,
         };
-        let wrong = [part(chunk.embedding, index == 0, "embedding"), part(chunk.head, index == last, "head")];
+        let wrong = [
+            part(chunk.embedding, index == 0 && !divided, "embedding"),
+            part(chunk.head, index == last && !divided, "head"),
+        ];
         wrong.into_iter().flatten().for_each(|message| faults.add(&name, message));
         if chunk.layers == 0 && !chunk.embedding && !chunk.head {
             faults.add(&name, "holds nothing");
         }
     }
-    let total: u64 = program.chunks.iter().map(|chunk| u64::from(chunk.layers)).sum();
+    let total: u64 = program.chunks[..main].iter().map(|chunk| u64::from(chunk.layers)).sum();
     if total != u64::from(program.model.layers) {
         faults.add("chunks", format!("hold {total} layers, but the model has {}", program.model.layers));
+    }
+}
+
+/// Where the vocabulary is divided over positions: after the model's chunks one slice for each position, in order, with an
+/// embedding, a head and no layer.
+fn slices_of_vocabulary(faults: &mut Faults<'_>, main: usize) {
+    let program = faults.program;
+    for (position, (number, chunk)) in (0u32..).zip(program.chunks.iter().enumerate().skip(main)) {
+        let name = format!("c{number}");
+        if chunk.stage.raw() != position {
+            faults.add(&name, format!("is the slice of position {position} and on position {}", chunk.stage.raw()));
+        }
+        if chunk.layers > 0 || !chunk.embedding || !chunk.head {
+            faults.add(&name, "is no slice of the vocabulary: an embedding and a head without layers");
+        }
     }
 }

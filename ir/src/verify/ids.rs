@@ -61,7 +61,11 @@ fn op_fault(program: &Program, role: &Role, op: Op) -> Option<String> {
         Op::Send { peer, message, bytes } | Op::Receive { peer, message, bytes } => {
             message_fault(program, peer, message).or_else(|| (bytes.get() == 0).then(|| "moves no bytes".to_owned()))
         }
-        Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, bytes, .. } => {
+        Op::HostCopy {
+            what: HostCopy::Activations { chunk, microbatch } | HostCopy::Parameters { chunk, microbatch },
+            bytes,
+            ..
+        } => {
             chunk_fault(program, chunk, microbatch).or_else(|| (bytes.get() == 0).then(|| "moves no bytes".to_owned()))
         }
         Op::HostCopy { what: HostCopy::OptimizerState, bytes, .. } => {

@@ -27,6 +27,20 @@ impl GradientFormat {
     }
 }
 
+/// What is there of the logits while the loss runs, where the precision is 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogitCopies {
+    /// FP32 copies, and the logits themselves until the backward pass has ended.
+    Held,
+    /// FP32 copies; the caller gives the logits back before the backward pass.
+    Freed,
+    /// The logits and their gradient in 16 bits: one kernel converts what it reads and writes.
+    Half,
+}
+
+named!(LogitCopies { Held = "held", Freed = "freed", Half = "half" });
+
 /// Switches of the training software. The default is Megatron-LM's with its fused kernels.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -41,6 +55,13 @@ pub struct Recipe {
     pub sharded_loss: bool,
     /// Cross-entropy in one kernel, else in elementary ones with FP32 copies of the logits.
     pub fused_loss: bool,
+    /// What is there of the logits while the loss runs. Only memory follows it.
+    pub logits: LogitCopies,
+    /// A gated activation in one kernel; else its parts each keep what they read. Only memory follows it.
+    pub fused_activation: bool,
+    /// The allocator maps memory page by page and can use all of it again (PyTorch's `expandable_segments`). Only memory
+    /// follows it.
+    pub expandable_segments: bool,
     /// In what gradients are accumulated and held.
     pub gradients: GradientFormat,
     /// In what gradients cross the network.
@@ -73,6 +94,9 @@ impl Default for Recipe {
             fused_softmax: true,
             sharded_loss: true,
             fused_loss: true,
+            logits: LogitCopies::Held,
+            fused_activation: true,
+            expandable_segments: false,
             gradients: GradientFormat::Fp32,
             reduced_gradients: GradientFormat::Fp32,
             early_stop_recompute: false,

@@ -18,6 +18,7 @@ use ir::{
 use rustc_hash::FxHashMap;
 
 use super::Evaluator;
+use super::divided;
 use super::inflight::{Context, contexts};
 use super::peak::View;
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
@@ -30,6 +31,7 @@ use crate::layout::chunks;
 use crate::lowering::Reductions;
 use crate::passes::ACTIONS;
 use crate::schedules::{self, CellTimes, Order, dry_runs, group_size};
+use crate::vocabulary::Event;
 
 /// The closed-form evaluator. Plans of equal degrees and placement share prices, so that all but the first of them take
 /// microseconds.
@@ -52,9 +54,9 @@ pub(super) struct Paced<const N: usize> {
 }
 
 /// Ends of each position's passes, if parameters that are gathered ahead were there, and if messages took nothing besides.
-struct Without {
-    gathers: Vec<u64>,
-    messages: Vec<u64>,
+pub(super) struct Without {
+    pub(super) gathers: Vec<u64>,
+    pub(super) messages: Vec<u64>,
 }
 
 /// Entries of a cache that are kept; a cache that is full starts anew.
@@ -122,7 +124,7 @@ impl<'a> ClosedForm<'a> {
                 work[chunk.stage.index()] += u64::from(m) * one_pass.iter().map(|times| times[number]).sum::<u64>();
             }
         }
-        let split = plan.schedule == Schedule::ZeroBubbleH1;
+        let split = plan.schedule.splits_backward();
         let regular = match &plan.schedule {
             Schedule::GPipe if v == 1 => Some(cases.map(|times| gpipe(m, times, true))),
             Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
@@ -130,7 +132,7 @@ impl<'a> ClosedForm<'a> {
                 let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split };
                 shape.is_regular().then(|| cases.map(|times| one_forward_one_backward(shape, times, true)))
             }
-            Schedule::GPipe | Schedule::Explicit(_) => None,
+            Schedule::GPipe | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => None,
         };
         if let Some(ends) = regular {
             return Paced { ends, work };
@@ -206,24 +208,41 @@ impl<'a> ClosedForm<'a> {
 
     /// How often a pass of a chunk runs.
     fn runs(&self, plan: &Plan, action: Action, chunk: usize) -> u32 {
+        if chunk >= (plan.pipeline() * plan.chunks_per_stage()) as usize {
+            // A slice of the vocabulary, whose four passes stand in place of actions.
+            return plan.microbatches;
+        }
         match &plan.schedule {
             Schedule::Explicit(grid) => {
                 let cells = grid.rows.iter().flatten();
                 let same = cells.filter(|cell| cell.chunk.index() == chunk && cell.action == action);
                 u32::try_from(same.count()).expect("a grid of fewer cells than u32")
             }
-            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
-                if passes_run(plan).contains(&action) { plan.microbatches } else { 0 }
+            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+                if passes_run(plan).contains(&action) {
+                    plan.microbatches
+                } else {
+                    0
+                }
             }
         }
     }
 
     /// Peak memory of each position.
-    fn memory(&mut self, plan: &Plan, key: &Key, chunks: &[Chunk], costs: &[ChunkCost]) -> Vec<StageMemory> {
-        let held = held_of(&mut self.held, plan);
+    fn memory(
+        &mut self,
+        plan: &Plan,
+        key: &Key,
+        (chunks, events): (&[Chunk], &[Event]),
+        costs: &[ChunkCost],
+    ) -> Vec<StageMemory> {
         let prepared = &self.prepared[key];
         let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
         let view = View { world: self.world, prepared, chunks, sizes };
+        if !events.is_empty() {
+            return divided::memory(&view, plan, events);
+        }
+        let held = held_of(&mut self.held, plan);
         (0u32..).zip(held.iter()).map(|(position, contexts)| view.stage(position, contexts)).collect()
     }
 }
@@ -243,9 +262,14 @@ impl Evaluator for ClosedForm<'_> {
         let prepared = self.prepared.entry(Key::of(plan)).or_insert_with(|| Prepared::new(shared, world, plan));
         let chunks = chunks(plan);
         let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
-        let held = held_of(&mut self.held, plan);
         let view = View { world, prepared, chunks: &chunks, sizes };
-        view.excess(held)
+        if !plan.sharing.vocabulary.is_ends() {
+            let events = divided::events(world, prepared, plan, &chunks);
+            let excess = |stage: &StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64 - 1.0;
+            let worst = divided::memory(&view, plan, &events).iter().map(excess).fold(0.0, f64::max);
+            return (worst > 0.0).then_some(worst);
+        }
+        view.excess(held_of(&mut self.held, plan))
     }
 
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {
@@ -260,22 +284,33 @@ impl Evaluator for ClosedForm<'_> {
         let prepared = self.prepared.entry(key.clone()).or_insert_with(|| Prepared::new(shared, world, plan));
         let chunks = chunks(plan);
         let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
-        world.relief.balance(&mut costs);
+        let layers = crate::vocabulary::layers_of(&chunks, plan.sharing.vocabulary, plan.pipeline()).len();
+        world.relief.balance(&mut costs[..layers]);
         let layout = prepared.layout.clone();
         let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
-        let (mut times, mut basis) = cell_times(world, plan, prepared, &chunks, &costs);
+        let (mut times, mut basis) = cell_times(world, plan, prepared, &chunks[..layers], &costs);
         if let Some(reason) = too_long(&times, plan.microbatches) {
             return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() });
         }
-        ahead(world, plan, (shared, prepared), &reductions, &chunks, &costs, (&mut times, &mut basis));
-        let (mut ends, work, without) = self.pace(plan, &chunks, &times);
+        let mut events = Vec::new();
+        let (mut ends, work, without) = if plan.sharing.vocabulary.is_ends() {
+            ahead(world, plan, (shared, prepared), &reductions, &chunks, &costs, (&mut times, &mut basis));
+            self.pace(plan, &chunks, &times)
+        } else {
+            events = divided::events(world, prepared, plan, &chunks);
+            let times = divided::times(world, plan, (shared, prepared), &costs);
+            basis = times.1;
+            divided::pace(world, plan, &events, &times.0)
+        };
         world.relief.ends(&mut ends, &work, &chunks);
         let prepared = self.prepared.get_mut(&key).expect("inserted above");
         let kinds = prepared.kinds();
         let tail = tail(world, plan, (&mut self.shared, prepared), &reductions, &chunks, &costs, &ends);
-        let per_microbatch = passes_run(plan)
+        let of_layers = passes_run(plan)
             .iter()
-            .flat_map(|action| costs.iter().map(move |cost| cost.passes[*action as usize].basis));
+            .flat_map(|action| costs[..layers].iter().map(|cost| cost.passes[*action as usize].basis));
+        let of_slices = costs[layers..].iter().flat_map(|cost| cost.passes.map(|pass| pass.basis));
+        let per_microbatch = of_layers.chain(of_slices);
         for each in per_microbatch {
             for (sum, time) in basis.iter_mut().zip(each) {
                 *sum += time * u64::from(plan.microbatches);
@@ -295,7 +330,7 @@ impl Evaluator for ClosedForm<'_> {
             interval: None,
             breakdown: spent.breakdown(),
             bubble_rate: Some(bubble_rate(&ends, &work)),
-            memory: self.memory(plan, &key, &chunks, &costs),
+            memory: self.memory(plan, &key, (&chunks, &events), &costs),
             basis: shares(basis),
             at_risk: spent.at_risk(),
         };
@@ -313,7 +348,9 @@ fn held_of<'c>(cache: &'c mut FxHashMap<ScheduleKey, Vec<Vec<Context>>>, plan: &
 /// The passes of each microbatch through a chunk.
 const fn passes_run(plan: &Plan) -> &'static [Action] {
     match plan.schedule {
-        Schedule::ZeroBubbleH1 => &[Action::Forward, Action::BackwardInput, Action::BackwardWeight],
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+            &[Action::Forward, Action::BackwardInput, Action::BackwardWeight]
+        }
         Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::Explicit(_) => {
             &[Action::Forward, Action::Backward]
         }

@@ -27,7 +27,7 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
 
 pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDuration> {
     let world = closed.world();
-    let explicit = matches!(plan.schedule, Schedule::Explicit(_));
+    let explicit = matches!(plan.schedule, Schedule::Explicit(_)) || !plan.sharing.vocabulary.is_ends();
     // Places of ranks are needed to know their kinds.
     let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
     if explicit || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {
@@ -45,7 +45,7 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
     // Ranks of a position share its work; the slowest sets the pace, and this is one of them.
     let kind = |position: u32| cluster.place(ir::DeviceId::new(position * wide)).device_kind;
     let patterned = !world.model.variants.pattern.is_empty();
-    let split = plan.schedule == Schedule::ZeroBubbleH1;
+    let split = plan.schedule.splits_backward();
     let mut work = vec![0u64; plan.stages.len()];
     let mut fill = vec![0u64; plan.stages.len()];
     let mut before = 0u64;

@@ -4,7 +4,7 @@ use ir::grid::{Action, Cell};
 use ir::{Plan, Schedule};
 
 use crate::layout::chunk_positions;
-use crate::schedules::{group_size, interleaved_rows, zero_bubble_rows};
+use crate::schedules::{self, group_size, interleaved_rows, zero_bubble_rows};
 
 /// Microbatches held by a position while it runs a pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +36,10 @@ pub(super) fn contexts(plan: &Plan) -> Vec<Vec<Context>> {
         Schedule::ZeroBubbleH1 => {
             let rows = zero_bubble_rows(p, m.min(4 * p));
             (0..p).zip(rows).map(|(s, row)| walk(row.into_iter(), vec![s])).collect()
+        }
+        Schedule::ZeroBubble(_) => {
+            let grid = schedules::grid(&plan.schedule, p, v, m).expect("a legal plan");
+            (0..p).zip(grid.rows).map(|(s, row)| walk(row.into_iter(), vec![s])).collect()
         }
         Schedule::Explicit(grid) => {
             let positions = chunk_positions(plan);

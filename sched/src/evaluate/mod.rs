@@ -2,6 +2,7 @@
 
 mod closed_form;
 mod critical;
+mod divided;
 mod floor;
 mod inflight;
 mod on_backend;
@@ -9,6 +10,7 @@ mod peak;
 mod places;
 mod prepared;
 mod pricing;
+mod profile;
 mod recurrence;
 mod relief;
 mod shared;

@@ -6,8 +6,8 @@ use cost::{CostModel, GroupPlace};
 use ir::prediction::AtRisk;
 use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
 use ir::{
-    Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan, Prediction,
-    Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
+    Axis, Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan,
+    Prediction, Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
 };
 
 use super::Evaluator;
@@ -82,7 +82,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
             Some(_) => {}
             None => memory.push(found),
         }
-        let (span, busy) = passes(role, lane);
+        let (span, busy) = passes(program, role, lane);
         longest = longest.max(span);
         work += u128::from(busy) * u128::from(lane.multiplicity);
         ranks += u128::from(lane.multiplicity);
@@ -140,11 +140,12 @@ fn headroom(stage: &StageMemory) -> i128 {
     i128::from(stage.capacity.get()) - i128::from(stage.peak.get())
 }
 
-/// Whether an op is part of a pass.
-const fn in_pass(op: Op) -> bool {
+/// Whether an op is part of a pass; what all positions exchange lies between passes, as messages do.
+fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
     match op {
+        Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
         Op::Compute { .. }
-        | Op::HostCopy { what: HostCopy::Activations { .. }, .. }
+        | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::Parameters { .. }, .. }
         | Op::Collective {
             payload: Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. },
             ..
@@ -159,8 +160,8 @@ const fn in_pass(op: Op) -> bool {
 }
 
 /// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
-fn passes(role: &Role, lane: &Lane) -> (u64, u64) {
-    let own = lane.spans.iter().filter(|span| in_pass(role.instruction(span.instruction).op));
+fn passes(program: &VerifiedProgram, role: &Role, lane: &Lane) -> (u64, u64) {
+    let own = lane.spans.iter().filter(|span| in_pass(program, role.instruction(span.instruction).op));
     let mut times = own.map(|span| (span.start, span.end)).collect::<Vec<_>>();
     times.sort_unstable();
     let start = times.first().map_or(SimTime::ZERO, |(start, _)| *start);
@@ -201,19 +202,21 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
         }
     }
     let device = program.device(lane.rank);
-    let capacity = cost.cluster().device_kind(cost.cluster().place(device).device_kind).memory;
+    let kind = cost.cluster().device_kind(cost.cluster().place(device).device_kind);
     let mut parts =
         BufferKind::ALL.iter().zip(peak).map(|(kind, bytes)| (kind.name(), Bytes::new(bytes))).collect::<Vec<_>>();
     parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    StageMemory {
+    let mut stage = StageMemory {
         stage: StageId::new(role.stage.raw()),
         device,
-        capacity,
+        capacity: kind.memory,
         peak: Bytes::new(most),
         parts,
         moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),
-    }
+    };
+    cost::memory::add_unused(kind, &program.workload.recipe, &mut stage);
+    stage
 }
 
 fn moment(role: &Role, id: InstructionId) -> String {

@@ -38,7 +38,9 @@ impl View<'_> {
     pub(super) fn stage(&self, position: u32, contexts: &[Context]) -> StageMemory {
         let own = self.own(position).collect::<Vec<_>>();
         let (peak, reached) = self.peak(&own, contexts);
-        self.report(position, &own, peak, reached)
+        let in_flight = reached.held.iter().map(|[forward, input]| forward + input).sum::<u32>()
+            + u32::from(reached.action == Action::Forward);
+        self.report(position, peak, moment(reached.action, reached.chunk, in_flight))
     }
 
     /// How far the worst position is over its memory, as a share of it; `None` if all fit.
@@ -46,9 +48,7 @@ impl View<'_> {
         let mut worst: Option<f64> = None;
         for (position, contexts) in (0u32..).zip(contexts) {
             let own = self.own(position).collect::<Vec<_>>();
-            let passing = self.peak(&own, contexts).0.iter().sum::<i64>();
-            let staying = self.staying(position, &own).iter().map(|(_, bytes)| bytes.get()).sum::<u64>();
-            let peak = staying + u64::try_from(passing).expect("a peak is not negative");
+            let peak = self.needed(position, &own, contexts);
             let capacity = self.kind(position).memory.get();
             if peak > capacity {
                 let excess = peak as f64 / capacity.max(1) as f64 - 1.0;
@@ -56,6 +56,22 @@ impl View<'_> {
             }
         }
         worst
+    }
+
+    /// What a position's device must have, in bytes: the peak of [`Self::stage`] without its words.
+    fn needed(&self, position: u32, own: &[u32], contexts: &[Context]) -> u64 {
+        let (mut all, mut passing) = (0, 0);
+        let mut add = |kind: BufferKind, bytes: u64| {
+            all += bytes;
+            passing += if memory::passes(kind) { bytes } else { 0 };
+        };
+        for (kind, bytes) in self.staying(position, own) {
+            add(kind, bytes.get());
+        }
+        for (kind, bytes) in PARTS.iter().zip(self.peak(own, contexts).0) {
+            add(*kind, u64::try_from(bytes).expect("a peak is not negative"));
+        }
+        all + self.figures(position).unused(Bytes::new(passing)).get()
     }
 
     /// What passes take of a position's memory at its peak, and when that is.
@@ -96,15 +112,21 @@ impl View<'_> {
         cluster.device_kind(cluster.place(self.prepared.smallest(position)).device_kind)
     }
 
+    fn figures(&self, position: u32) -> memory::Figures {
+        memory::Figures::of(self.kind(position), &self.world.workload.recipe)
+    }
+
     /// What stays through an iteration: training state, boundary activations, and what the driver keeps.
-    fn staying(&self, position: u32, own: &[u32]) -> [(&'static str, Bytes); 5] {
+    fn staying(&self, position: u32, own: &[u32]) -> [(BufferKind, Bytes); 5] {
         let shape = Shape { model: self.world.model, workload: self.world.workload, layout: &self.prepared.layout };
         let elsewhere = |chunk: u32| self.chunks.get(chunk as usize).is_some_and(|c| c.stage.raw() != position);
         let (mut before, mut after) = (false, false);
         let (mut parameters, mut stepped) = (0, 0);
         for chunk in own {
-            before |= *chunk > 0 && elsewhere(*chunk - 1);
-            after |= elsewhere(*chunk + 1);
+            // Slices of the vocabulary have no neighbours.
+            let slice = self.chunks[*chunk as usize].layers == 0 && !self.prepared.layout.sharing.vocabulary.is_ends();
+            before |= !slice && *chunk > 0 && elsewhere(*chunk - 1);
+            after |= !slice && elsewhere(*chunk + 1);
             parameters += self.sizes[*chunk as usize].parameters;
             stepped += self.sizes[*chunk as usize].stepped;
         }
@@ -112,16 +134,17 @@ impl View<'_> {
         let boundaries = 3 * (u64::from(before) + u64::from(after));
         let (weights, gradients, optimizer) = memory::state(shape, parameters, stepped);
         [
-            (BufferKind::Weights.name(), weights),
-            (BufferKind::Gradients.name(), gradients),
-            (BufferKind::OptimizerState.name(), optimizer),
-            (BufferKind::Communication.name(), self.prepared.message * boundaries),
-            (BufferKind::Reserve.name(), memory::reserve(self.kind(position), memory::MemoryKind::Reserved)),
+            (BufferKind::Weights, weights),
+            (BufferKind::Gradients, gradients),
+            (BufferKind::OptimizerState, optimizer),
+            (BufferKind::Communication, self.prepared.message * boundaries),
+            (BufferKind::Reserve, self.figures(position).reserve()),
         ]
     }
 
-    fn report(&self, position: u32, own: &[u32], peak: Parts, reached: &Context) -> StageMemory {
-        let mut parts = self.staying(position, own).to_vec();
+    pub(super) fn report(&self, position: u32, peak: Parts, moment: String) -> StageMemory {
+        let own = self.own(position).collect::<Vec<_>>();
+        let mut parts = self.staying(position, &own).map(|(kind, bytes)| (kind.name(), bytes)).to_vec();
         for (part, bytes) in PARTS.iter().zip(peak) {
             let bytes = Bytes::new(u64::try_from(bytes).expect("a peak is not negative"));
             match parts.iter_mut().find(|(name, _)| *name == part.name()) {
@@ -131,16 +154,16 @@ impl View<'_> {
         }
         parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let in_flight = reached.held.iter().map(|[forward, input]| forward + input).sum::<u32>()
-            + u32::from(reached.action == Action::Forward);
-        StageMemory {
+        let mut stage = StageMemory {
             stage: StageId::new(position),
             device: self.prepared.smallest(position),
             capacity: self.kind(position).memory,
             peak: parts.iter().map(|(_, bytes)| *bytes).sum(),
             parts,
-            moment: moment(reached.action, reached.chunk, in_flight),
-        }
+            moment,
+        };
+        memory::add_unused(self.kind(position), &self.world.workload.recipe, &mut stage);
+        stage
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Places {
     /// Of each position, which of those it is.
     positions: Vec<u32>,
     model: Vec<GroupPlace>,
+    /// Distinct places of groups along all positions, where there are any.
+    pipeline: Vec<GroupPlace>,
     /// After how many ranks they repeat themselves.
     period: Period,
 }
@@ -71,7 +73,7 @@ impl Period {
     fn shown_with(self, wide: u32, axes: &[(Axis, Family)]) -> u32 {
         let Some(period) = self.0 else { return wide };
         let mut least = u64::from(period);
-        for (_, family) in axes.iter().filter(|(axis, _)| *axis != Axis::Model) {
+        for (_, family) in axes.iter().filter(|(axis, _)| !crosses_positions(*axis)) {
             let span = family.span();
             // A group that fills the position is known by its first member, which lies before one stride.
             let own = if span == wide { u64::from(family.stride()) } else { u64::from(span) };
@@ -149,7 +151,8 @@ impl Places {
         }
         finder.over_model(layout);
         let model = std::mem::take(&mut finder.known[Axis::Model as usize]);
-        Self { distinct, positions, model, period }
+        let pipeline = std::mem::take(&mut finder.known[Axis::Pipeline as usize]);
+        Self { distinct, positions, model, pipeline, period }
     }
 
     pub(super) const fn period(&self) -> Period {
@@ -181,10 +184,11 @@ impl Places {
         kinds
     }
 
-    /// Distinct places of a position's groups along an axis; of [`Axis::Model`], of all positions together.
+    /// Distinct places of a position's groups along an axis; of those that cross positions, of all together.
     pub(super) fn along(&self, axis: Axis, position: u32) -> &[GroupPlace] {
         match axis {
             Axis::Model => &self.model,
+            Axis::Pipeline => &self.pipeline,
             _ => &self.at(position).of_axis[axis as usize],
         }
     }
@@ -222,7 +226,7 @@ impl Finder<'_> {
             let mut key = [NONE; Axis::ALL.len() + 1];
             for number in 0..self.axes.len() {
                 let (axis, family) = self.axes[number];
-                if axis == Axis::Model {
+                if crosses_positions(axis) {
                     continue;
                 }
                 let first = family.first(offset);
@@ -249,6 +253,11 @@ impl Finder<'_> {
 
     /// The groups of whole models.
     fn over_model(&mut self, layout: &Layout) {
+        if let Some(number) = self.axes.iter().position(|(axis, _)| *axis == Axis::Pipeline) {
+            for lane in 0..self.period.shown(self.wide) {
+                self.class(number, lane);
+            }
+        }
         let Some(number) = self.axes.iter().position(|(axis, _)| *axis == Axis::Model) else { return };
         let one = layout.tensor * layout.mesh.context;
         for replica in 0..layout.data {
@@ -256,6 +265,11 @@ impl Finder<'_> {
         }
         debug_assert_eq!(one * layout.data, self.wide, "replicas fill a position");
     }
+}
+
+/// Whether groups along an axis have members on several positions.
+const fn crosses_positions(axis: Axis) -> bool {
+    matches!(axis, Axis::Model | Axis::Pipeline)
 }
 
 fn count(n: usize) -> u32 {

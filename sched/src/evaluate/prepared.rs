@@ -113,7 +113,7 @@ pub(super) struct Steps {
     pub(super) norm: Priced,
     pub(super) optimizer: Priced,
     /// Copies to host memory and back, where it is stepped there.
-    pub(super) copies: Option<(Priced, Priced)>,
+    pub(super) copies: Option<(Priced, Option<Priced>)>,
 }
 
 /// The world of a question that stays as plans change.
@@ -271,7 +271,8 @@ impl Prepared {
             Steps {
                 norm: step(slowest(lanes.iter().map(|lane| cost.gradient_norm(stepped, lane.kind)))),
                 optimizer: step(slowest(lanes.iter().map(optimizer))),
-                copies: crate::state::host_copies(shape, held).map(|(out, back)| (copy(out), copy(back))),
+                copies: crate::state::host_copies(shape, held)
+                    .map(|(out, back)| (copy(out), Some(back).filter(|back| *back > Bytes::ZERO).map(copy))),
             }
         })
     }

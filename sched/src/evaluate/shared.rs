@@ -11,7 +11,7 @@ use ir::counts::Shape;
 use ir::program::{Chunk, CollectiveKind, Layout};
 use ir::{
     Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, NodeKindId, Plan, Precision, Recompute, Sharing,
-    ZeroStage,
+    VocabularyDivision, ZeroStage,
 };
 use rustc_hash::FxHashMap;
 
@@ -21,6 +21,7 @@ use super::prepared::{PARTS, PassCost, World};
 use super::pricing::Pricing;
 use crate::lowering::{Runs, Templates, runs};
 use crate::passes::pass_ops;
+use crate::vocabulary::{Work, slice_ops};
 
 /// What prices of passes depend on, beside the chunk and the places of groups.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -43,6 +44,8 @@ struct PlacesKey {
     mesh: Mesh,
     zero: ZeroStage,
     shard: Option<u32>,
+    /// Whether all positions are a group.
+    pipeline: bool,
     placement: Vec<DeviceId>,
 }
 
@@ -140,6 +143,7 @@ impl Shared {
             mesh: plan.mesh,
             zero: plan.zero,
             shard: plan.sharing.shard,
+            pipeline: !plan.sharing.vocabulary.is_ends(),
             placement: plan.placement.clone(),
         };
         Arc::clone(self.places.entry(key).or_insert_with(|| Arc::new(Places::new(world, plan, layout))))
@@ -151,7 +155,9 @@ impl Shared {
         let casts = world.workload.precision == Precision::Fp8;
         let mut layout = crate::layout::layout(plan);
         // Seen by the price of an instruction only as "more than one".
-        layout.pipeline = layout.pipeline.min(2);
+        if layout.sharing.vocabulary.is_ends() {
+            layout.pipeline = layout.pipeline.min(2);
+        }
         layout.microbatches = if casts { layout.microbatches } else { 1 };
         layout.data = if scattered || experts { layout.data } else { 1 };
         layout.zero = if scattered || experts { layout.zero } else { ZeroStage::Zero0 };
@@ -231,7 +237,10 @@ impl Shared {
         }
         *sizes.entry(key).or_insert_with(|| {
             let shape = Shape { model: world.model, workload: world.workload, layout };
-            Templates::new(shape, chunk, *overlap, *runs).memory(&PARTS)
+            match slice_of(layout, chunk) {
+                Some(division) => Templates::of_slice(shape, chunk, division).memory(&PARTS),
+                None => Templates::new(shape, chunk, *overlap, *runs).memory(&PARTS),
+            }
         })
     }
 
@@ -247,8 +256,13 @@ impl Shared {
         }
         let shape = Shape { model: world.model, workload: world.workload, layout };
         let mut passes = [PassCost::default(); 4];
-        for action in crate::passes::ACTIONS.into_iter().filter(|action| runs.has(*action)) {
-            let ops = pass_ops(shape, chunk, *overlap, action);
+        let slice = slice_of(layout, chunk);
+        for (place, action) in crate::passes::ACTIONS.into_iter().enumerate() {
+            let ops = match slice {
+                Some(division) => slice_ops(division, Work::OF_SLICE[place]),
+                None if runs.has(action) => pass_ops(shape, chunk, *overlap, action),
+                None => continue,
+            };
             let pricing = Pricing { world, prices, chunk, algorithm: layout.collective };
             // The slowest lane sets the pace.
             let (time, spent, basis) = self.lanes[set as usize]
@@ -256,7 +270,7 @@ impl Shared {
                 .map(|lane| pricing.pass(&mut self.exchanges, &ops, lane))
                 .max()
                 .expect("a position has devices");
-            passes[action as usize] = PassCost { time, spent, basis };
+            passes[place] = PassCost { time, spent, basis };
         }
         if chunks.len() >= KEPT_PRICES {
             chunks.clear();
@@ -264,6 +278,12 @@ impl Shared {
         chunks.insert(key, passes);
         passes
     }
+}
+
+/// How the vocabulary is divided of which a chunk is a slice; `None` if it is none.
+fn slice_of(layout: &Layout, chunk: &Chunk) -> Option<VocabularyDivision> {
+    let division = layout.sharing.vocabulary;
+    (!division.is_ends() && chunk.embedding && chunk.head).then_some(division)
 }
 
 /// Whether a pass may exchange along an axis.

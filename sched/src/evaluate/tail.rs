@@ -93,6 +93,16 @@ impl Clock<'_> {
 
     /// Gradients of replicated parameters, then of a tied embedding.
     fn model_wide(&mut self, reductions: &Reductions<'_>) {
+        if let (Axis::Pipeline, Some(bytes)) = (reductions.replicated_axis(), reductions.replicated_bytes(0)) {
+            let time = self.along(0, Axis::Pipeline, CollectiveKind::AllReduce, bytes);
+            let arrived = self.model.iter().copied().max().unwrap_or(0);
+            for (end, spent) in self.model.iter_mut().zip(&mut self.spent) {
+                spent.add(Activity::Bubble, arrived - *end);
+                spent.add(Activity::Pipeline, time);
+                *end = arrived + time;
+            }
+            return;
+        }
         for position in 0..self.prepared.layout.pipeline {
             if let Some(bytes) = reductions.replicated_bytes(position) {
                 let time = self.along(position, Axis::Tensor, CollectiveKind::AllReduce, bytes);
@@ -158,7 +168,7 @@ impl Clock<'_> {
             let optimizer = self.count(steps.optimizer);
             spend(self, Activity::Optimizer, optimizer);
             if let Some((out, back)) = steps.copies {
-                let time = self.count(out) + self.count(back);
+                let time = self.count(out) + back.map_or(0, |back| self.count(back));
                 spend(self, Activity::HostCopy, time);
             }
         }

@@ -1,12 +1,14 @@
 //! Rules of the axes beyond data, tensor and pipeline, and of how training state is divided.
 
-use ir::{ContextMethod, Experts, FeedForward, Mixer, Model, Plan, Problem, Recompute, Workload, ZeroStage};
+use ir::{ContextMethod, Experts, FeedForward, Mixer, Model, Plan, Problem, Recompute, Schedule, Workload, ZeroStage};
 
 /// Every rule of context, experts, sharding, overlap and recomputation that a plan breaks.
 pub(super) fn problems(plan: &Plan, model: &Model, workload: &Workload) -> Vec<Problem> {
     let mut problems = context(plan, model, workload);
     problems.extend(experts(plan, model));
     problems.extend(sharing(plan));
+    problems.extend(vocabulary(plan));
+    problems.extend(offload(plan));
     problems.extend(recomputation(plan));
     problems
 }
@@ -205,6 +207,56 @@ fn sharing(plan: &Plan) -> Vec<Problem> {
         let message = "hides dispatch and combination, and experts are not divided".to_owned();
         refuse("overlap_experts", message, "expert > 1, or overlap_experts = false");
     }
+    problems
+}
+
+/// Rules of parameters that live in host memory.
+fn offload(plan: &Plan) -> Vec<Problem> {
+    if !plan.sharing.offload_parameters {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    let mut refuse = |wrong: bool, subject: &str, message: &str, hint: &str| {
+        if wrong {
+            let message = format!("parameters live in host memory, {message}");
+            problems.push(Problem::new(subject, message).hint(format!("{hint}, or offload without \"parameters\"")));
+        }
+    };
+    let divided = plan.zero == ZeroStage::Zero3 && plan.data * plan.mesh.context > 1;
+    let message = "which ZeRO-3 over two or more replicas can do alone (ZeRO-Infinity, Rajbhandari et al. 2021)";
+    refuse(!divided, "plan.zero", message, "zero = 3");
+    let message = "and are stepped on the device";
+    refuse(!plan.sharing.offload_optimizer, "plan.offload", message, "\"optimizer\" too");
+    problems
+}
+
+/// Rules of a vocabulary that is divided over positions.
+fn vocabulary(plan: &Plan) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if plan.sharing.vocabulary.is_ends() {
+        return problems;
+    }
+    let mut refuse = |wrong: bool, subject: &str, message: &str, hint: &str| {
+        if wrong {
+            let message = format!("the vocabulary is divided over pipeline positions, {message}");
+            problems.push(Problem::new(subject, message).hint(format!("{hint}, or vocabulary = \"ends\"")));
+        }
+    };
+    let one_forward = plan.schedule == Schedule::OneForwardOneBackward && plan.chunks_per_stage() == 1;
+    let schedule = "whose passes have their place in plain 1F1B alone (Yeung et al. 2024)";
+    refuse(!one_forward, "plan.schedule", schedule, "1f1b with one chunk a stage");
+    refuse(plan.stages.len() < 2, "plan.stages", "and there is one", "more stages");
+    refuse(plan.tensor > 1, "plan.tensor", "and not over a tensor group too", "tensor = 1");
+    refuse(plan.mesh.context > 1, "plan.mesh.context", "whose ranks see whole sequences", "context = 1");
+    let deep = matches!(plan.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
+    refuse(deep, "plan.zero", "whose slices are not sharded over replicas", "ZeRO-0 or 1");
+    let ahead = plan.sharing.overlap_parameters;
+    refuse(
+        ahead,
+        "plan.sharing.overlap_parameters",
+        "whose slices are not gathered ahead",
+        "overlap_parameters = false",
+    );
     problems
 }
 

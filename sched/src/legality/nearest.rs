@@ -1,6 +1,8 @@
 //! Legal plans near one that is not.
 
-use ir::{Cluster, Mesh, Model, Plan, Recompute, Sharing, StagePlan, Workload, ZeroStage};
+use ir::{
+    Cluster, Mesh, Model, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision, Workload, ZeroStage,
+};
 
 use super::legal;
 
@@ -93,12 +95,26 @@ fn meshes(changed: &Plan) -> Vec<Plan> {
             && matches!(changed.zero, ZeroStage::Zero1 | ZeroStage::Zero2),
         overlap_tensor: changed.sharing.overlap_tensor && changed.sequence_parallel && changed.tensor > 1,
         overlap_experts: changed.sharing.overlap_experts && mesh.expert > 1,
+        vocabulary: if with_slices(changed) { changed.sharing.vocabulary } else { VocabularyDivision::Ends },
+        offload_parameters: changed.sharing.offload_parameters
+            && changed.sharing.offload_optimizer
+            && changed.zero == ZeroStage::Zero3,
         ..changed.sharing
     };
     if plain != changed.sharing {
         found.push(Plan { sharing: plain, ..changed.clone() });
     }
     found
+}
+
+/// Whether a plan has what a vocabulary divided over positions goes with.
+fn with_slices(plan: &Plan) -> bool {
+    plan.schedule == Schedule::OneForwardOneBackward
+        && plan.chunks_per_stage() == 1
+        && plan.stages.len() > 1
+        && plan.tensor == 1
+        && plan.mesh.context == 1
+        && matches!(plan.zero, ZeroStage::Zero0 | ZeroStage::Zero1)
 }
 
 fn within(size: u32, of: u32, factor: u32) -> bool {

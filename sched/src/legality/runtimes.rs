@@ -1,6 +1,6 @@
 //! What the software that people train with refuses, of plans that can be carried out: legality is per runtime.
 
-use ir::{Mixer, Model, Plan, Problem, Recompute, Schedule, Workload, ZeroStage};
+use ir::{Mixer, Model, Plan, Problem, Recompute, Workload, ZeroStage};
 
 /// Software that trains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -39,6 +39,10 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
     };
     let (pipeline, stage) = (plan.pipeline(), plan.zero.number());
     let deep_sharding = matches!(plan.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
+    if !plan.sharing.vocabulary.is_ends() {
+        let message = format!("it does not divide a vocabulary over stages ({})", plan.sharing.vocabulary.name());
+        refuse("plan.sharing.vocabulary", message, "its fork by Yeung et al. 2024 does, or vocabulary = \"ends\"");
+    }
     let recomputes = plan.stages.iter().any(|stage| stage.recompute != Recompute::None);
     match runtime {
         Runtime::Megatron => {
@@ -73,7 +77,7 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
                 let message = format!("ZeRO-{stage} is incompatible with its pipeline parallelism");
                 refuse("plan.zero", message, "ZeRO-1 with a pipeline, or one stage");
             }
-            if plan.chunks_per_stage() > 1 || matches!(plan.schedule, Schedule::ZeroBubbleH1) {
+            if plan.chunks_per_stage() > 1 || plan.schedule.splits_backward() {
                 let message = "its pipeline runs 1F1B with one chunk a stage".to_owned();
                 refuse("plan.schedule", message, "1F1B");
             }

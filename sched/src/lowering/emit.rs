@@ -4,10 +4,11 @@ use ir::grid::{Action, Cell};
 use ir::program::{Access, BufferKind, Direction, HostCopy, Message, Payload, Peer, RankSet, Role, Stream};
 use ir::{BufferId, Bytes, ChunkId, GroupId, InstructionId, MicrobatchId, Op, RoleId, StageId};
 
+use super::divided::Exchanged;
 use super::groups::axis_index;
 use super::template::Step;
 use super::{Lowering, end};
-use crate::passes::{Moves, PassOp};
+use crate::passes::{Copied, Moves, PassOp};
 
 /// What is known of a position's list while it grows.
 ///
@@ -31,8 +32,10 @@ pub(super) struct Emitter<'a> {
     received: [Vec<Option<(InstructionId, BufferId)>>; 2],
     /// How many of this position's receives were issued, by direction.
     issued: [usize; 2],
+    /// What passes have for exchanges over all positions, and what came of these.
+    pub(super) exchanged: Exchanged,
     waits: Vec<InstructionId>,
-    accesses: Vec<(BufferId, Access)>,
+    pub(super) accesses: Vec<(BufferId, Access)>,
 }
 
 /// A buffer that is not there.
@@ -65,6 +68,7 @@ impl<'a> Emitter<'a> {
             held,
             received: [none.clone(), none],
             issued: [0, 0],
+            exchanged: Exchanged::default(),
             waits: Vec::new(),
             accesses: Vec::new(),
         }
@@ -76,6 +80,11 @@ impl<'a> Emitter<'a> {
         let row = &lowering.grid.rows[self.position as usize];
         let mut left = lowering.last_weight_cells(row);
         self.parameters_ahead();
+        if !lowering.events.is_empty() {
+            self.events();
+            self.end_of_iteration();
+            return self.role;
+        }
         for (place, cell) in row.iter().enumerate() {
             self.pass(*cell);
             if left.last() == Some(&place) {
@@ -88,14 +97,18 @@ impl<'a> Emitter<'a> {
         self.role
     }
 
-    fn pass(&mut self, cell: Cell) {
+    pub(super) fn pass(&mut self, cell: Cell) {
         let lowering = self.lowering;
         let steps = lowering.templates[cell.chunk.index()].steps(cell.action);
-        let input = self.input(cell);
+        let input = self.input(cell).map(|(receive, buffer)| (receive, buffer, Lowering::receiving(cell)));
+        let exchanged = self.exchanged_input(cell).map(|(exchange, buffer)| (exchange, buffer, Stream::Tensor));
+        let input = input.or(exchanged);
         let output = lowering.output(cell);
-        let sent = output.map(|_| self.role.buffer(BufferKind::Communication, lowering.message_bytes, false));
-        let mut unread = input.map(|(_, buffer)| buffer);
-        self.last.splice(0..0, input.map(|(receive, _)| (receive, Lowering::receiving(cell))));
+        let to_all = self.exchanged_output(cell);
+        let sent = (output.is_some() || to_all.is_some())
+            .then(|| self.role.buffer(BufferKind::Communication, lowering.message_bytes, false));
+        let mut unread = input.map(|(_, buffer, _)| buffer);
+        self.last.splice(0..0, input.map(|(receive, _, stream)| (receive, stream)));
         for gather in std::mem::take(&mut self.arriving[cell.chunk.index()]) {
             self.last.push((gather, Stream::Data));
         }
@@ -114,6 +127,8 @@ impl<'a> Emitter<'a> {
             let op = Op::Send { peer, message, bytes: lowering.message_bytes };
             let made = self.chain();
             self.role.push(op, stream, &made, &[(buffer, Access::Free)]);
+        } else if let (Some(exchange), Some(buffer)) = (to_all, sent) {
+            self.feed(exchange, cell.microbatch, buffer);
         }
     }
 
@@ -122,7 +137,7 @@ impl<'a> Emitter<'a> {
         self.last.iter().map(|(last, _)| *last).collect()
     }
 
-    fn step(&mut self, cell: Cell, step: &Step) {
+    pub(super) fn step(&mut self, cell: Cell, step: &Step) {
         let slots = self.lowering.templates[cell.chunk.index()].slots as usize;
         let base = cell.microbatch.index() * slots;
         for held in &step.allocates {
@@ -159,7 +174,7 @@ impl<'a> Emitter<'a> {
             Action::Backward | Action::BackwardInput => (Direction::Backward, cell.chunk.index() + 1),
             Action::BackwardWeight => return None,
         };
-        let producer = lowering.chunks.get(from)?;
+        let producer = lowering.layers.get(from)?;
         if producer.stage.raw() == self.position {
             return None;
         }
@@ -200,8 +215,12 @@ fn instruction(cell: Cell, op: PassOp) -> Op {
             };
             Op::Collective { kind, group: GroupId::new(axis_index(axis)), payload, bytes }
         }
-        PassOp::HostCopy { out, bytes, .. } => {
-            Op::HostCopy { what: HostCopy::Activations { chunk, microbatch }, out, bytes }
+        PassOp::HostCopy { what, out, bytes, .. } => {
+            let what = match what {
+                Copied::Kept => HostCopy::Activations { chunk, microbatch },
+                Copied::Parameters => HostCopy::Parameters { chunk, microbatch },
+            };
+            Op::HostCopy { what, out, bytes }
         }
     }
 }
@@ -239,7 +258,7 @@ impl Lowering<'_> {
             }
             Action::BackwardWeight => return None,
         };
-        let there = self.chunks.get(to)?.stage.raw();
+        let there = self.layers.get(to)?.stage.raw();
         let message = Message { edge, direction, microbatch: cell.microbatch };
         (there != here).then(|| (self.peer(here, there), message, stream))
     }

@@ -68,7 +68,8 @@ impl Emitter<'_> {
         let mut model = last.clone();
         if let Some(bytes) = reductions.replicated_bytes(self.position) {
             let payload = Payload::ReplicatedGradients;
-            model = vec![self.collective(CollectiveKind::AllReduce, Axis::Tensor, payload, bytes, &last)];
+            model =
+                vec![self.collective(CollectiveKind::AllReduce, reductions.replicated_axis(), payload, bytes, &last)];
         }
         let tied = reductions.embedding().filter(|(a, b)| self.position == *a || self.position == *b);
         if let Some(bytes) = tied.and_then(|_| reductions.tied_bytes()) {
@@ -117,7 +118,7 @@ impl Emitter<'_> {
             last = self.role.push(copy(true, out), Stream::Host, &[last], &accesses[1..2]);
         }
         last = self.role.push(Op::Optimizer, Stream::Compute, &[last], &accesses);
-        if let Some((_, back)) = copies {
+        if let Some((_, back)) = copies.filter(|(_, back)| *back > Bytes::ZERO) {
             last = self.role.push(copy(false, back), Stream::Host, &[last], &accesses[..1]);
         }
         last

@@ -12,7 +12,9 @@ use crate::passes::PassOp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Kept,
+    KeptUntilInputs,
     Recomputed,
+    RecomputedUntilInputs,
     LeftForWeights,
     Workspace(Pass),
 }
@@ -35,6 +37,12 @@ impl<'a> Amounts<'a> {
     pub(super) fn kept(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Kept, units)
     }
+    pub(super) fn kept_until_inputs(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::KeptUntilInputs, units)
+    }
+    pub(super) fn recomputed_until_inputs(&mut self, units: UnitRange) -> Bytes {
+        self.find(What::RecomputedUntilInputs, units)
+    }
     pub(super) fn recomputed(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Recomputed, units)
     }
@@ -54,6 +62,8 @@ impl<'a> Amounts<'a> {
         }
         let bytes = match what {
             What::Kept => memory::kept(shape, chunk, units),
+            What::KeptUntilInputs => memory::kept_until_inputs(shape, chunk, units),
+            What::RecomputedUntilInputs => memory::recomputed_until_inputs(shape, chunk, units),
             What::Recomputed => memory::recomputed(shape, chunk, units),
             What::LeftForWeights => memory::left_for_weights(shape, chunk, units),
             What::Workspace(pass) => memory::workspace(shape, chunk, pass, units),

@@ -5,6 +5,7 @@
 //! `colour`. So a program is as large as its distinct roles, however many ranks carry them out.
 
 mod colour;
+mod divided;
 mod emit;
 mod end;
 mod groups;
@@ -19,12 +20,16 @@ use cost::memory;
 use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
 use ir::grid::{Action, Grid};
 use ir::program::{Chunk, Direction, Layout, RankSet};
-use ir::{Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, Workload};
+use ir::{
+    Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, VocabularyDivision,
+    Workload,
+};
 
 use crate::axes;
 use crate::layout::{chunks, layout};
 use crate::legality;
 use crate::schedules::{self, Order};
+use crate::vocabulary::{self, Event};
 use emit::Emitter;
 use groups::Groups;
 pub(crate) use reductions::{OverReplicas, Reductions};
@@ -80,6 +85,10 @@ pub(crate) struct Lowering<'a> {
     layout: &'a Layout,
     grid: Grid,
     chunks: &'a [Chunk],
+    /// Those that hold layers.
+    layers: &'a [Chunk],
+    /// Where the vocabulary is divided over positions: passes and exchanges in order.
+    events: Vec<Event>,
     reductions: Reductions<'a>,
     templates: Vec<Templates>,
     message_bytes: Bytes,
@@ -97,11 +106,18 @@ impl<'a> Lowering<'a> {
     ) -> Result<Self, Vec<Problem>> {
         let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
         let shape = Shape { model, workload, layout };
-        let templates = chunks
-            .iter()
-            .map(|chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule)))
-            .collect();
-        let receives = receives(&grid, chunks);
+        let division = plan.sharing.vocabulary;
+        let layers = vocabulary::layers_of(chunks, division, plan.pipeline());
+        let of_layers = |chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule));
+        let of_slice = |chunk| Templates::of_slice(shape, chunk, division);
+        let templates = layers.iter().map(of_layers).chain(chunks[layers.len()..].iter().map(of_slice)).collect();
+        let receives = receives(&grid, layers);
+        let events = match division {
+            VocabularyDivision::Ends => Vec::new(),
+            VocabularyDivision::TwoBarriers | VocabularyDivision::OneBarrier | VocabularyDivision::Interlaced => {
+                vocabulary::order(shape, division, layers, plan.microbatches)
+            }
+        };
         Ok(Self {
             plan,
             model,
@@ -113,6 +129,8 @@ impl<'a> Lowering<'a> {
             receives,
             reductions: Reductions::new(model, workload, layout, plan.overlap_gradients, chunks),
             chunks,
+            layers,
+            events,
         })
     }
 
@@ -128,7 +146,7 @@ impl<'a> Lowering<'a> {
 
     /// Pairs of positions between which activations go.
     fn edges(&self) -> Vec<(u32, u32)> {
-        let stages = self.chunks.windows(2).map(|pair| (pair[0].stage.raw(), pair[1].stage.raw()));
+        let stages = self.layers.windows(2).map(|pair| (pair[0].stage.raw(), pair[1].stage.raw()));
         let mut edges = stages.filter(|(a, b)| a != b).collect::<Vec<_>>();
         edges.sort_unstable();
         edges.dedup();
@@ -174,7 +192,7 @@ impl<'a> Lowering<'a> {
         let device = self.plan.device(ranks.first());
         let kind = cluster.device_kind(cluster.place(device).device_kind);
         let mut role = list.relabelled(ranks, map);
-        role.buffers[end::RESERVE].bytes = memory::reserve(kind, memory::MemoryKind::Reserved);
+        role.buffers[end::RESERVE].bytes = memory::Figures::of(kind, &self.workload.recipe).reserve();
         role
     }
 }

@@ -63,6 +63,9 @@ impl<'a> Reductions<'a> {
     /// differ.
     pub(crate) fn embedding(&self) -> Option<(u32, u32)> {
         let (first, last) = (self.chunks.first()?.stage.raw(), self.chunks.last()?.stage.raw());
+        if !self.shape.layout.sharing.vocabulary.is_ends() {
+            return None;
+        }
         (self.shape.model.tied_head && first != last).then_some((first, last))
     }
 
@@ -70,6 +73,9 @@ impl<'a> Reductions<'a> {
     /// them and nothing of them must be reduced otherwise before.
     pub(crate) fn is_early(&self, chunk: usize) -> bool {
         let chunk = &self.chunks[chunk];
+        if !self.shape.layout.sharing.vocabulary.is_ends() {
+            return self.overlap && !chunk.head;
+        }
         let tied = self.embedding().is_some() && (chunk.embedding || chunk.head);
         self.overlap && !tied && self.replicated_bytes(chunk.stage.raw()).is_none()
     }
@@ -82,9 +88,19 @@ impl<'a> Reductions<'a> {
         }
     }
 
+    /// The axis over which gradients add up of parameters that all of its ranks hold: the tensor group's, or of the final
+    /// norm that every slice of a divided vocabulary has.
+    pub(crate) const fn replicated_axis(&self) -> Axis {
+        if self.shape.layout.sharing.vocabulary.is_ends() { Axis::Tensor } else { Axis::Pipeline }
+    }
+
     /// Bytes of the gradients that each tensor rank of a position has only for its part of the sequence (norms, under
-    /// sequence parallelism); `None` where there are none.
+    /// sequence parallelism), or each slice for its part of the vocabulary (the final norm); `None` where there are none.
     pub(crate) fn replicated_bytes(&self, position: u32) -> Option<Bytes> {
+        if !self.shape.layout.sharing.vocabulary.is_ends() {
+            let norm = self.shape.model.norm_parameters();
+            return (norm > 0).then(|| gradient_bytes(self.shape, norm));
+        }
         let held = self.partial[position as usize].div_ceil(self.scattered());
         (held > 0).then(|| gradient_bytes(self.shape, held))
     }

@@ -2,13 +2,14 @@
 
 use cost::memory;
 use ir::Bytes;
-use ir::Schedule;
 use ir::counts::Shape;
 use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
+use ir::{Schedule, VocabularyDivision};
 
 use super::held::{Amounts, cover};
-use crate::passes::{Moves, PassOp, pass_ops};
+use crate::passes::{Copied, Moves, PassOp, pass_ops};
+use crate::vocabulary::{self, Work};
 
 /// A buffer that outlives its instruction, by its number among those of one microbatch in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl Runs {
 pub(crate) const fn runs(schedule: &Schedule) -> Runs {
     match schedule {
         Schedule::GPipe | Schedule::OneForwardOneBackward => Runs { whole: true, split: false },
-        Schedule::ZeroBubbleH1 => Runs { whole: false, split: true },
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Runs { whole: false, split: true },
         Schedule::Explicit(_) => Runs { whole: true, split: true },
     }
 }
@@ -64,12 +65,21 @@ pub(crate) struct Templates {
     pub(super) slots: u32,
 }
 
+/// A buffer that a pass leaves for another.
+#[derive(Clone, Copy, Debug)]
+struct Living {
+    slot: u32,
+    /// What it is of.
+    units: UnitRange,
+    /// Of a split backward pass, the half that reads it last.
+    until: Pass,
+}
+
 /// Buffers of one order of passes: forward and backward, or forward, input and weight gradients.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     taken: u32,
-    /// Kept by forward passes, with the units that it is of.
-    living: Vec<(u32, UnitRange)>,
+    living: Vec<Living>,
     logits: Option<u32>,
 }
 
@@ -92,7 +102,7 @@ impl Templates {
         let (mut forward, mut whole) = (steps(Action::Forward), steps(Action::Backward));
         let (mut input, mut weight) = (steps(Action::BackwardInput), steps(Action::BackwardWeight));
         let mut up = Slots::default();
-        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk));
+        up.forward(&mut forward, &mut amounts, chunk, memory::logits(shape, chunk), runs.split);
         let mut down = up.clone();
         if runs.whole {
             down.backward(&mut whole, None, &mut amounts, chunk);
@@ -102,6 +112,44 @@ impl Templates {
             split.backward(&mut input, Some(&mut weight), &mut amounts, chunk);
         }
         Self { steps: [forward, whole, input, weight], slots: down.taken.max(split.taken) }
+    }
+
+    /// The passes of a slice of a divided vocabulary, in the order of [`Work::OF_SLICE`] in place of actions.
+    pub(crate) fn of_slice(shape: Shape<'_>, chunk: &Chunk, division: VocabularyDivision) -> Self {
+        let mut amounts = Amounts::new(shape, chunk);
+        let mut slots = Slots::default();
+        let mut steps = Work::OF_SLICE.map(|work| {
+            let step = |op: PassOp| {
+                let workspace = match op {
+                    PassOp::Compute { pass, units } => amounts.workspace(pass, units),
+                    PassOp::Collective { .. } | PassOp::HostCopy { .. } => Bytes::ZERO,
+                };
+                Step { op, workspace, allocates: Vec::new(), frees: Vec::new() }
+            };
+            vocabulary::slice_ops(division, work).into_iter().map(step).collect::<Vec<_>>()
+        });
+        let [embedding, scores, gradients, embedding_gradient] = &mut steps;
+        let end = |steps: &mut Vec<Step>, slot: Option<u32>| {
+            steps.last_mut().expect("a pass has steps").frees.extend(slot);
+        };
+        let ids = UnitRange { start: 0, end: vocabulary::HEAD.start };
+        let ids = slots.hold(&mut embedding[0], BufferKind::Activations, amounts.kept(ids));
+        end(embedding_gradient, ids);
+        let kept = slots.hold(&mut scores[0], BufferKind::Activations, amounts.kept(vocabulary::HEAD));
+        let logits = slots.hold(&mut scores[0], BufferKind::Logits, memory::logits(shape, chunk));
+        let split = scores
+            .get_mut(1)
+            .and_then(|input| slots.hold(input, BufferKind::Activations, amounts.left_for_weights(vocabulary::HEAD)));
+        for slot in [kept, logits, split] {
+            end(gradients, slot);
+        }
+        Self { steps, slots: slots.taken }
+    }
+
+    /// The steps of a pass of a slice.
+    pub(super) fn slice_steps(&self, work: Work) -> &[Step] {
+        let at = Work::OF_SLICE.iter().position(|other| *other == work).expect("a pass of a slice");
+        &self.steps[at]
     }
 
     /// Memory of all passes by kind of buffer, relative to what was held before: at the peak, and after it. What runs beside
@@ -162,23 +210,31 @@ impl Slots {
         Some(slot)
     }
 
-    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes) {
+    /// A buffer in two, where the halves of a split backward pass read parts of it last; in one, where `early` is zero.
+    fn hold_until(&mut self, step: &mut Step, units: UnitRange, bytes: Bytes, early: Bytes) {
+        for (bytes, until) in [(bytes - early, Pass::BackwardWeight), (early, Pass::BackwardInput)] {
+            let slot = self.hold(step, BufferKind::Activations, bytes);
+            self.living.extend(slot.map(|slot| Living { slot, units, until }));
+        }
+    }
+
+    fn forward(&mut self, steps: &mut [Step], amounts: &mut Amounts<'_>, chunk: &Chunk, logits: Bytes, split: bool) {
         let head = head_position(chunk);
         for step in steps.iter_mut() {
             match step.op {
                 PassOp::Compute { units, .. } => {
-                    let slot = self.hold(step, BufferKind::Activations, amounts.kept(units));
-                    self.living.extend(slot.map(|slot| (slot, units)));
+                    let early = if split { amounts.kept_until_inputs(units) } else { Bytes::ZERO };
+                    self.hold_until(step, units, amounts.kept(units), early);
                     if head.is_some_and(|head| covers(units, head)) {
                         self.logits = self.hold(step, BufferKind::Logits, logits);
                     }
                 }
-                PassOp::HostCopy { units: gone, .. } => {
-                    let leaves = |(_, units): &(u32, UnitRange)| covers(gone, units.start);
-                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|(slot, _)| *slot));
+                PassOp::HostCopy { what: Copied::Kept, units: gone, .. } => {
+                    let leaves = |held: &Living| covers(gone, held.units.start);
+                    step.frees.extend(self.living.iter().filter(|held| leaves(held)).map(|held| held.slot));
                     self.living.retain(|held| !leaves(held));
                 }
-                PassOp::Collective { .. } => {}
+                PassOp::Collective { .. } | PassOp::HostCopy { what: Copied::Parameters, .. } => {}
             }
         }
         self.gathered(steps, chunk, &[Pass::Forward]);
@@ -192,14 +248,21 @@ impl Slots {
         chunk: &Chunk,
     ) {
         for step in steps.iter_mut() {
-            let (bytes, units) = match step.op {
-                PassOp::Compute { pass: Pass::Recompute, units } => (amounts.recomputed(units), units),
-                PassOp::Compute { pass: Pass::BackwardInput, units } => (amounts.left_for_weights(units), units),
-                PassOp::HostCopy { units, bytes, .. } => (bytes, units),
-                PassOp::Compute { .. } | PassOp::Collective { .. } => continue,
+            let (bytes, early, units) = match step.op {
+                PassOp::Compute { pass: Pass::Recompute, units } => {
+                    let split = weight.is_some();
+                    let early = if split { amounts.recomputed_until_inputs(units) } else { Bytes::ZERO };
+                    (amounts.recomputed(units), early, units)
+                }
+                PassOp::Compute { pass: Pass::BackwardInput, units } => {
+                    (amounts.left_for_weights(units), Bytes::ZERO, units)
+                }
+                PassOp::HostCopy { what: Copied::Kept, units, bytes, .. } => (bytes, Bytes::ZERO, units),
+                PassOp::Compute { .. }
+                | PassOp::Collective { .. }
+                | PassOp::HostCopy { what: Copied::Parameters, .. } => continue,
             };
-            let slot = self.hold(step, BufferKind::Activations, bytes);
-            self.living.extend(slot.map(|slot| (slot, units)));
+            self.hold_until(step, units, bytes, early);
         }
         self.gathered(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
         let last = cover(steps, chunk, &[Pass::Backward, Pass::BackwardInput]);
@@ -210,15 +273,20 @@ impl Slots {
         let living = std::mem::take(&mut self.living);
         match weight {
             None => {
-                for (slot, units) in living {
-                    steps[last[units.start as usize]].frees.push(slot);
+                for held in living {
+                    steps[last[held.units.start as usize]].frees.push(held.slot);
                 }
                 self.scattered(steps, chunk, Pass::Backward);
             }
             Some(weight) => {
-                let last = cover(weight, chunk, &[Pass::BackwardWeight]);
-                for (slot, units) in living {
-                    weight[last[units.start as usize]].frees.push(slot);
+                let after = cover(weight, chunk, &[Pass::BackwardWeight]);
+                for held in living {
+                    let unit = held.units.start as usize;
+                    if held.until == Pass::BackwardInput {
+                        steps[last[unit]].frees.push(held.slot);
+                    } else {
+                        weight[after[unit]].frees.push(held.slot);
+                    }
                 }
                 self.scattered(weight, chunk, Pass::BackwardWeight);
             }

@@ -2,7 +2,7 @@
 
 use ir::counts::{Shape, UnitKind, unit_tensor_bytes};
 use ir::program::{Chunk, CollectiveKind, Pass, Unit, UnitTensor};
-use ir::{Axis, Bytes, ContextMethod, FeedForward};
+use ir::{Axis, Bytes, ContextMethod, FeedForward, ParallelBranches};
 
 use super::{Moves, PassOp};
 
@@ -59,10 +59,13 @@ impl<'a> Surroundings<'a> {
         match self.chunk.unit(position) {
             Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => {}
             Unit::Embedding => self.reduce(&mut around, UnitTensor::Output, position, pass, false),
-            Unit::Attention(_) => {
+            Unit::Attention(layer) => {
                 self.gather(&mut around, UnitTensor::Input, position, pass, true);
                 self.context_forward(&mut around, position, pass);
-                self.reduce(&mut around, UnitTensor::Output, position, pass, true);
+                // Branches beside each other are added up before they are reduced.
+                if self.branches(layer) == ParallelBranches::No {
+                    self.reduce(&mut around, UnitTensor::Output, position, pass, true);
+                }
             }
             Unit::Mlp(layer) => self.feed_forward(&mut around, layer, position, pass),
             Unit::Head => self.gather(&mut around, UnitTensor::Input, position, pass, false),
@@ -88,9 +91,14 @@ impl<'a> Surroundings<'a> {
         match self.chunk.unit(position) {
             Unit::AttentionNorm(_) | Unit::MlpNorm(_) | Unit::FinalNorm => {}
             Unit::Embedding => self.gather(&mut around, UnitTensor::OutputGradient, position, pass, false),
-            Unit::Attention(_) => {
-                self.gather(&mut around, UnitTensor::OutputGradient, position, pass, true);
-                self.gather(&mut around, UnitTensor::Input, position, pass, true);
+            Unit::Attention(layer) => {
+                let branches = self.branches(layer);
+                if branches == ParallelBranches::No {
+                    self.gather(&mut around, UnitTensor::OutputGradient, position, pass, true);
+                }
+                if branches != ParallelBranches::OneNorm {
+                    self.gather(&mut around, UnitTensor::Input, position, pass, true);
+                }
                 self.context_backward(&mut around, position, pass);
                 self.reduce(&mut around, UnitTensor::InputGradient, position, pass, true);
             }
@@ -101,23 +109,34 @@ impl<'a> Surroundings<'a> {
         around
     }
 
+    fn is_dense(&self, layer: u32) -> bool {
+        self.shape.model.layer(layer).feed_forward == FeedForward::Dense
+    }
+    /// Whether attention and dense feed-forward part of a layer stand beside each other. With norms of their own they share
+    /// an output, with one norm an input too.
+    fn branches(&self, layer: u32) -> ParallelBranches {
+        if self.is_dense(layer) { self.shape.model.variants.parallel_branches } else { ParallelBranches::No }
+    }
+
     /// A dense part, or experts; up or down, as the pass says.
     fn feed_forward(&self, around: &mut Around, layer: u32, position: u32, pass: Pass) {
         let forward = matches!(pass, Pass::Forward | Pass::Recompute);
         let inputs: &[UnitTensor] =
             if forward { &[UnitTensor::Input] } else { &[UnitTensor::OutputGradient, UnitTensor::Input] };
         let output = if forward { UnitTensor::Output } else { UnitTensor::InputGradient };
-        let dense = self.shape.model.layer(layer).feed_forward == FeedForward::Dense;
+        let dense = self.is_dense(layer);
+        // What both branches read, attention has gathered on the way up, and reduces on the way down.
+        let one_norm = self.branches(layer) == ParallelBranches::OneNorm;
         let shared = self.shape.model.variants.experts.is_some_and(|experts| experts.shared_ffn > 0);
         if dense || shared {
-            for tensor in inputs {
+            for tensor in inputs.iter().filter(|_| !(one_norm && forward)) {
                 self.gather(around, *tensor, position, pass, dense);
             }
         }
         if !dense {
             self.experts(around, position, pass);
         }
-        if dense || shared {
+        if (dense || shared) && (forward || !one_norm) {
             self.reduce(around, output, position, pass, dense);
         }
     }

@@ -1,4 +1,7 @@
-use ir::{ContextMethod, FeedForward, LayerRun, Mixer, Model, Plan, Recompute, Schedule, StageId, Workload, ZeroStage};
+use ir::{
+    ContextMethod, FeedForward, LayerRun, Mixer, Model, ParallelBranches, Plan, Recompute, Schedule, StageId, Workload,
+    ZeroStage,
+};
 
 use super::*;
 use crate::testing::{plan, small_model, workload};
@@ -111,6 +114,25 @@ fn tensor_parallelism_reduces_partial_sums() {
     );
     let whole_loss = ask(2, 1, [false, true], |asked| asked.work.recipe.sharded_loss = false);
     check(&whole_loss, Action::Forward, "F0..2 AR:Output:1 F2..4 AR:Output:3 F4..6 AG:Logits:5 F6..7");
+}
+
+/// GPT-J and Falcon reduce once a layer each way; GPT-NeoX, whose branches have their own norms, twice on the way down.
+#[test]
+fn branches_beside_each_other_are_reduced_together() {
+    let with = |branches, sequence, action, expect: &str| {
+        let asked = ask(2, 1, [false, false], |asked| {
+            asked.model.variants.parallel_branches = branches;
+            asked.plan.sequence_parallel = sequence;
+        });
+        check(&asked, action, expect);
+    };
+    let (one, own) = (ParallelBranches::OneNorm, ParallelBranches::OwnNorms);
+    with(one, false, Action::Forward, "F0..4 AR:Output:3");
+    with(own, false, Action::Forward, "F0..4 AR:Output:3");
+    with(one, false, Action::Backward, "B1..4 AR:InputGradient:1 B0..1");
+    with(own, false, Action::Backward, "B3..4 AR:InputGradient:3 B1..3 AR:InputGradient:1 B0..1");
+    with(one, true, Action::Forward, "F0..1 AG:Input:1 F1..4 RS:Output:3");
+    with(one, true, Action::Backward, "AG:OutputGradient:3 AG:Input:3 B1..4 RS:InputGradient:1 B0..1");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use ir::{Axis, Bytes, Recompute, ZeroStage};
 
 use super::around::Surroundings;
 use super::parts::{Parts, layer_of, part, part_down};
-use super::{Moves, PassOp};
+use super::{Copied, Moves, PassOp};
 use crate::axes::Sharding;
 
 /// A pass that grows.
@@ -213,8 +213,6 @@ impl<'a> Walk<'a> {
     /// Parameters of a part that must be there now: gathered in the chain, unless they came beside something before.
     fn arrive(&mut self, units: UnitRange, pass: Pass) {
         if self.fetched.take() == Some(units) {
-            let moves_parameters =
-                |op: &PassOp| matches!(op, PassOp::Collective { moves: Moves::Parameters { .. }, .. });
             if self.pending.iter().any(moves_parameters) {
                 self.settle();
             }
@@ -240,7 +238,22 @@ impl<'a> Walk<'a> {
         if shape.model.tied_head && chunk.embedding && chunk.head && units.end == chunk.units() {
             counts.common += shape.rank_vocabulary() * u64::from(shape.model.hidden);
         }
-        self.of_part(counts, CollectiveKind::AllGather, |experts| Moves::Parameters { units, experts, pass })
+        let gathers =
+            self.of_part(counts, CollectiveKind::AllGather, |experts| Moves::Parameters { units, experts, pass });
+        if !shape.layout.sharing.offload_parameters {
+            return gathers;
+        }
+        let held = |op: &PassOp| match op {
+            PassOp::Collective { moves: Moves::Parameters { experts, .. }, bytes, .. } => {
+                let ranks = if *experts { shape.layout.expert_shard() } else { self.sharding.ranks };
+                bytes.get() / u64::from(ranks)
+            }
+            PassOp::Collective { .. } | PassOp::HostCopy { .. } | PassOp::Compute { .. } => 0,
+        };
+        let bytes = Bytes::new(gathers.iter().map(held).sum());
+        let copy = PassOp::HostCopy { what: Copied::Parameters, units, out: false, bytes, beside: false };
+        let copies = (bytes > Bytes::ZERO).then_some(copy);
+        copies.into_iter().chain(gathers).collect()
     }
 
     /// Gradients of a part; those of a head tied to the embedding of the same chunk go with the embedding's.
@@ -279,7 +292,7 @@ impl<'a> Walk<'a> {
             return None;
         }
         let bytes = memory::kept(self.shape(), chunk, units);
-        (bytes > Bytes::ZERO).then_some(PassOp::HostCopy { units, out, bytes, beside: false })
+        (bytes > Bytes::ZERO).then_some(PassOp::HostCopy { what: Copied::Kept, units, out, bytes, beside: false })
     }
 
     /// What waits for a body joins the chain.
@@ -295,13 +308,19 @@ impl<'a> Walk<'a> {
         }
         let body = |unit| matches!(unit, Unit::Embedding | Unit::Attention(_) | Unit::Mlp(_) | Unit::Head);
         if (start..end).any(|position| body(self.chunk().unit(position))) {
-            let stays = |op: &PassOp| {
-                pass == Pass::Recompute && matches!(op, PassOp::Collective { moves: Moves::Parameters { .. }, .. })
-            };
+            let stays = |op: &PassOp| pass == Pass::Recompute && moves_parameters(op);
             let (kept, now): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending).into_iter().partition(stays);
             self.pending = kept;
             self.ops.extend(now.into_iter().map(|op| op.placed(true)));
         }
         self.ops.push(PassOp::Compute { pass, units: UnitRange { start, end } });
     }
+}
+
+/// Whether an op brings parameters of a part.
+const fn moves_parameters(op: &PassOp) -> bool {
+    matches!(
+        op,
+        PassOp::Collective { moves: Moves::Parameters { .. }, .. } | PassOp::HostCopy { what: Copied::Parameters, .. }
+    )
 }

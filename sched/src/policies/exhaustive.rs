@@ -136,7 +136,7 @@ impl<'a, 'b> Search<'a, 'b> {
             match self.step(&plan) {
                 Step::Fits(prediction) => {
                     if fastest.as_ref().is_none_or(|(_, best)| prediction.iteration < best.iteration) {
-                        fastest = Some((plan.clone(), prediction));
+                        fastest = Some((plan.clone(), *prediction));
                     }
                     if self.planner.prune && is_fastest_of_its_recomputations(&plan) {
                         self.tally.dominated += rest - 1;
@@ -171,7 +171,7 @@ impl<'a, 'b> Search<'a, 'b> {
         match self.evaluator.evaluate(plan) {
             Ok(prediction) if fits(&prediction) => {
                 self.tally.fitting += 1;
-                Step::Fits(prediction)
+                Step::Fits(Box::new(prediction))
             }
             Ok(prediction) => self.over(plan, worst_excess(&prediction)),
             Err(no) => {
@@ -272,7 +272,7 @@ const fn is_fastest_of_its_recomputations(plan: &Plan) -> bool {
 const MOST_REASONS: usize = 8;
 
 enum Step {
-    Fits(Prediction),
+    Fits(Box<Prediction>),
     Over,
     Illegal,
 }

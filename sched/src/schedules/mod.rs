@@ -9,6 +9,7 @@ mod explicit;
 mod gpipe;
 mod interleaved;
 mod one_forward_one_backward;
+mod zero_bubble;
 mod zero_bubble_h1;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub fn grid(schedule: &Schedule, pipeline: u32, chunks: u32, microbatches: u32) 
         Schedule::OneForwardOneBackward if chunks == 1 => one_forward_one_backward::grid(pipeline, microbatches),
         Schedule::OneForwardOneBackward => interleaved::grid(pipeline, chunks, microbatches),
         Schedule::ZeroBubbleH1 => zero_bubble_h1::grid(pipeline, microbatches),
+        Schedule::ZeroBubble(searched) => zero_bubble::grid(*searched, pipeline, microbatches),
         Schedule::Explicit(grid) => grid.clone(),
     })
 }
@@ -60,6 +62,7 @@ pub fn refusals(schedule: &Schedule, pipeline: u32, chunks: u32, microbatches: u
         Schedule::OneForwardOneBackward if chunks == 1 => Vec::new(),
         Schedule::OneForwardOneBackward => interleaved::refusals(pipeline, microbatches),
         Schedule::ZeroBubbleH1 => zero_bubble_h1::refusals(chunks),
+        Schedule::ZeroBubble(searched) => zero_bubble::refusals(*searched, chunks),
         Schedule::Explicit(grid) => explicit::refusals(grid, pipeline, chunks, microbatches),
     }
 }
@@ -73,6 +76,8 @@ pub const fn name(schedule: &Schedule, chunks: u32) -> &'static str {
         Schedule::OneForwardOneBackward if chunks > 1 => "interleaved 1F1B",
         Schedule::OneForwardOneBackward => "1F1B",
         Schedule::ZeroBubbleH1 => "ZB-H1",
+        Schedule::ZeroBubble(ir::ZeroBubble { memory: 0 | 1, .. }) => "ZB-1p",
+        Schedule::ZeroBubble(_) => "ZB-2p",
         Schedule::Explicit(_) => "explicit grid",
     }
 }

@@ -11,9 +11,9 @@ use ir::{Cluster, Model, Plan, Problem, Workload};
 
 pub(super) use self::keys::{ALL, OFFLOADED};
 pub use self::keys::{Offload, PlanKeys};
-pub(super) use self::schedule::schedule_word;
 #[cfg(test)]
 pub(super) use self::schedule::wrong_cells;
+pub(super) use self::schedule::{Written, written};
 
 use super::Sight;
 use crate::read::Table;

@@ -12,7 +12,7 @@ mod size;
 
 use size::{models_table, size_table};
 
-use super::plan::{ALL, MANUAL, OFFLOADED, schedule_word};
+use super::plan::{ALL, MANUAL, OFFLOADED, Written, written};
 use super::training::NO_CLIPPING;
 use super::{CostChoice, DataChoice, Offload, PlanChoice, PlanKeys, SCHEMA_VERSION, Scenario, StackChoice, data};
 
@@ -264,6 +264,9 @@ fn recipe_table(recipe: &Recipe) -> Table {
         ("fused_softmax", recipe.fused_softmax.into()),
         ("sharded_loss", recipe.sharded_loss.into()),
         ("fused_loss", recipe.fused_loss.into()),
+        ("logits", text(recipe.logits.name())),
+        ("fused_activation", recipe.fused_activation.into()),
+        ("expandable_segments", recipe.expandable_segments.into()),
         ("gradients", text(recipe.gradients.name())),
         ("reduced_gradients", text(recipe.reduced_gradients.name())),
         ("early_stop_recompute", recipe.early_stop_recompute.into()),
@@ -353,7 +356,9 @@ impl PlanKeys {
             offload: Some(Offload {
                 activations: plan.sharing.offload_activations,
                 optimizer: plan.sharing.offload_optimizer,
+                parameters: plan.sharing.offload_parameters,
             }),
+            vocabulary: Some(plan.sharing.vocabulary).filter(|division| !division.is_ends()),
             collective: Some(plan.collective),
             placement: (!plan.placement.is_empty()).then(|| plan.placement.clone()),
         }
@@ -401,6 +406,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("overlap_tensor", keys.overlap_tensor.map(Value::Boolean));
     put("overlap_experts", keys.overlap_experts.map(Value::Boolean));
     put("offload", keys.offload.map(offload_value));
+    put("vocabulary", keys.vocabulary.map(|division| text(division.name())));
     put("collective", keys.collective.map(|collective| text(collective.name())));
     put(
         "placement",
@@ -424,14 +430,23 @@ fn all_or_count(count: &Option<u32>) -> Value {
 }
 
 fn offload_value(offload: Offload) -> Value {
-    let named = OFFLOADED.into_iter().zip([offload.activations, offload.optimizer]);
+    let named = OFFLOADED.into_iter().zip([offload.activations, offload.optimizer, offload.parameters]);
     Value::Array(named.filter(|(_, offloaded)| *offloaded).map(|(name, _)| text(name)).collect())
 }
 
 fn schedule_value(schedule: &Schedule, chunks: u32) -> Value {
-    match schedule_word(schedule, chunks) {
-        Ok(word) => text(word),
-        Err(cells) => table([("cells", text(cells))]).into(),
+    match written(schedule, chunks) {
+        Written::Name(word) => text(word),
+        Written::Searched(limit, searched) => table([
+            ("zero_bubble", text(limit)),
+            ("forward", number(searched.forward)),
+            ("backward_input", number(searched.backward_input)),
+            ("backward_weight", number(searched.backward_weight)),
+            ("message", number(searched.message)),
+            ("kept", number(searched.kept)),
+        ])
+        .into(),
+        Written::Cells(cells) => table([("cells", text(cells))]).into(),
     }
 }
 

@@ -272,6 +272,9 @@ fused_normalisation = false
 fused_softmax = false
 sharded_loss = false
 fused_loss = false
+logits = "freed"
+fused_activation = false
+expandable_segments = true
 gradients = "half"
 reduced_gradients = "half"
 early_stop_recompute = true
@@ -318,6 +321,30 @@ fn every_axis_and_switch_is_read_and_reads_back() {
     assert_eq!((experts.mlp, experts.shared_ffn), (ir::MlpKind::GeGlu, 64));
     assert_eq!(first.workload.recipe.document_length, Some(128));
     assert_eq!(first.stack.release.as_deref(), Some("25.01"));
+}
+
+#[test]
+fn searched_schedules_divided_vocabularies_and_parameters_on_the_host_read_back() {
+    let own = "{ zero_bubble = \"2p\", forward = 5, backward_input = 4, backward_weight = 3, message = 1, kept = 400 }";
+    let profile =
+        ir::ZeroBubble { memory: 2, forward: 5, backward_input: 4, backward_weight: 3, message: 1, kept: 400 };
+    for (written, expect) in [(own, profile), ("\"zero-bubble-1p\"", ir::ZeroBubble::unprofiled(1))] {
+        let with =
+            format!("offload = [\"optimizer\", \"parameters\"]\nvocabulary = \"one-barrier\"\nschedule = {written}");
+        let text = RICH.replacen("offload = [\"optimizer\", \"activations\"]", &with, 1);
+        let first = read(&text).unwrap_or_else(|e| panic!("{e}")).scenario;
+        let second = read(&first.to_toml()).unwrap_or_else(|e| panic!("{e}\n{}", first.to_toml())).scenario;
+        assert_eq!(first, second);
+        let PlanChoice::Written(plan) = &first.plan else { panic!("a written plan") };
+        assert_eq!(plan.schedule, ir::Schedule::ZeroBubble(expect));
+        assert_eq!(plan.sharing.vocabulary, ir::VocabularyDivision::OneBarrier);
+        assert!(plan.sharing.offload_parameters && !plan.sharing.offload_activations);
+    }
+    check_rich(
+        "zero = 3",
+        "zero = 3\nschedule = { zero_bubble = \"3p\" }",
+        &["plan.schedule.zero_bubble", "did you mean"],
+    );
 }
 
 /// `RICH` with `from` replaced has one problem, with these needles in it.

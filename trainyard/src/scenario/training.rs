@@ -1,6 +1,6 @@
 //! `[training]`: batch, sequence, precision, optimizer, and what the software that trains leaves open.
 
-use ir::{AdamW, AttentionKernel, Cluster, GradientFormat, Precision, Recipe, Workload};
+use ir::{AdamW, AttentionKernel, Cluster, GradientFormat, LogitCopies, Precision, Recipe, Workload};
 
 use crate::read::{Table, Value};
 
@@ -73,6 +73,9 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
     let fused_softmax = flag("fused_softmax", default.fused_softmax);
     let (sharded_loss, fused_loss) =
         (flag("sharded_loss", default.sharded_loss), flag("fused_loss", default.fused_loss));
+    let fused_activation = flag("fused_activation", default.fused_activation);
+    let expandable_segments = flag("expandable_segments", default.expandable_segments);
+    let logits = table.get("logits").map_or(Some(default.logits), |v| v.one_of(LogitCopies::ALL, LogitCopies::name));
     let gradients = format("gradients", default.gradients);
     let reduced_gradients = format("reduced_gradients", default.reduced_gradients);
     let early_stop_recompute = flag("early_stop_recompute", default.early_stop_recompute);
@@ -88,6 +91,9 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
         fused_softmax: fused_softmax?,
         sharded_loss: sharded_loss?,
         fused_loss: fused_loss?,
+        logits: logits?,
+        fused_activation: fused_activation?,
+        expandable_segments: expandable_segments?,
         gradients: gradients?,
         reduced_gradients: reduced_gradients?,
         early_stop_recompute: early_stop_recompute?,

@@ -7,7 +7,7 @@ use formats::measured_runs::{
 use ir::{
     AdamW, Cluster, CollectiveAlgorithm, ContextMethod, Experts, FeedForward, GatedDelta, LatentAttention, LayerRun,
     Mesh, Mixer, MlpKind, Model, NormKind, Plan, Positions, Recompute, Schedule, Sharing, StagePlan, Variants,
-    Workload,
+    VocabularyDivision, Workload, ZeroBubble,
 };
 
 use super::recipe::{PositionKind, ResolvedRun};
@@ -172,17 +172,6 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
     let (layout, switches) = (&run.row.layout, &run.switches);
     let (recompute, recompute_layers) = recompute(&switches.recomputation);
     let schedule = schedule(layout.schedule, run.chunks, faults);
-    if let Some(
-        placement @ (VocabularyPlacement::ShardedTwoBarriers
-        | VocabularyPlacement::ShardedOneBarrier
-        | VocabularyPlacement::Interlaced),
-    ) = layout.vocabulary
-    {
-        faults.push(other("pp_schedule", format!("a vocabulary divided over stages ({placement:?}) is not simulated")));
-    }
-    if switches.offload == Offload::OptimizerAndParameters {
-        faults.push(other("offload", "parameters that live in host memory are not simulated"));
-    }
     let (pipeline, chunks) = (layout.pipeline, run.chunks.max(1));
     let redistributed = layout.vocabulary == Some(VocabularyPlacement::Redistributed) && chunks == 1 && pipeline > 1;
     let layers = redistributed
@@ -217,8 +206,19 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
             overlap_experts: switches.overlap_experts && layout.expert > 1,
             offload_activations: matches!(switches.offload, Offload::Activations { .. } | Offload::Checkpoints),
             offload_optimizer: matches!(switches.offload, Offload::Optimizer | Offload::OptimizerAndParameters),
+            offload_parameters: switches.offload == Offload::OptimizerAndParameters,
+            vocabulary: vocabulary(layout.vocabulary),
         },
         placement: Vec::new(),
+    }
+}
+
+fn vocabulary(placement: Option<VocabularyPlacement>) -> VocabularyDivision {
+    match placement {
+        None | Some(VocabularyPlacement::Ends | VocabularyPlacement::Redistributed) => VocabularyDivision::Ends,
+        Some(VocabularyPlacement::ShardedTwoBarriers) => VocabularyDivision::TwoBarriers,
+        Some(VocabularyPlacement::ShardedOneBarrier) => VocabularyDivision::OneBarrier,
+        Some(VocabularyPlacement::Interlaced) => VocabularyDivision::Interlaced,
     }
 }
 
@@ -241,7 +241,9 @@ fn schedule(name: Option<ScheduleName>, chunks: u32, faults: &mut Vec<Fault>) ->
     match name {
         None | Some(ScheduleName::OneForwardOneBackward) => Schedule::OneForwardOneBackward,
         Some(ScheduleName::GPipe) if chunks <= 1 => Schedule::GPipe,
-        Some(ScheduleName::ZeroBubbleH1 | ScheduleName::ZeroBubble1p) if chunks <= 1 => Schedule::ZeroBubbleH1,
+        Some(ScheduleName::ZeroBubbleH1) if chunks <= 1 => Schedule::ZeroBubbleH1,
+        Some(ScheduleName::ZeroBubble1p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(1)),
+        Some(ScheduleName::ZeroBubble2p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(2)),
         Some(name) => {
             faults.push(refused(&format!("{name:?}")));
             Schedule::OneForwardOneBackward

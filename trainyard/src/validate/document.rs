@@ -2,12 +2,15 @@
 //!
 //! `tables` and `rows` are of the prediction as the catalog of stacks stands; `scores` has the tables of each kind of score
 //! that was asked for. Shares are shares: an error of 0.05 is 5 %. What is not known is `null`. Gigabytes are those of the
-//! row's own table.
+//! row's own table. `outcomes` tells whether runs fit, each group of one model, sequence length and devices by what other
+//! groups of the same software say; it is `null` where no failures are on record.
 
 use std::collections::BTreeMap;
 
 use reports::scoreboard::{ScoreRow, ScoreSet, ScoreTable, Scoreboard, Target};
 use serde::{Deserialize, Serialize};
+
+use super::outcomes::Outcomes;
 
 /// The document.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -20,6 +23,8 @@ pub struct Document {
     pub rows: Vec<RowEntry>,
     /// Tables of each kind of score, by its name.
     pub scores: BTreeMap<&'static str, Scored>,
+    /// Whether runs fit, each group told by others.
+    pub outcomes: Option<Outcomes>,
 }
 
 /// As [`Document`], without rows, with targets.
@@ -31,6 +36,8 @@ pub struct PublishedDocument {
     pub tables: Vec<TableEntry>,
     /// Tables of each kind of score, by its name.
     pub scores: BTreeMap<&'static str, Scored>,
+    /// Whether runs fit, each group told by others.
+    pub outcomes: Option<Outcomes>,
     /// What was promised.
     pub targets: Vec<JudgedTarget>,
 }
@@ -46,12 +53,13 @@ pub struct JudgedTarget {
 }
 
 impl PublishedDocument {
-    /// That of scores and their page.
+    /// That of scores, outcomes and their page.
     #[must_use]
-    pub fn new(scores: &[ScoreSet], page: &Scoreboard) -> Self {
+    pub fn new(scores: &[ScoreSet], outcomes: Option<&Outcomes>, page: &Scoreboard) -> Self {
         let Document { schema_version, tables, scores, .. } = Document::new(scores);
         let judged = |target: &Target| JudgedTarget { target: target.clone(), met: target.met() };
-        Self { schema_version, tables, scores, targets: page.targets.iter().map(judged).collect() }
+        let outcomes = outcomes.cloned();
+        Self { schema_version, tables, scores, outcomes, targets: page.targets.iter().map(judged).collect() }
     }
 }
 
@@ -129,7 +137,7 @@ pub struct RowEntry {
 }
 
 impl Document {
-    /// That of the scores; the first is the prediction as the catalog stands.
+    /// That of the scores, without outcomes; the first is the prediction as the catalog stands.
     #[must_use]
     pub fn new(scores: &[ScoreSet]) -> Self {
         let first = scores.first();
@@ -138,6 +146,7 @@ impl Document {
             tables: first.map_or_else(Vec::new, |set| set.tables.iter().map(TableEntry::new).collect()),
             rows: first.map_or_else(Vec::new, |set| set.rows.iter().map(RowEntry::new).collect()),
             scores: scores.iter().map(|set| (set.score.name(), Scored { tables: set.tables.clone() })).collect(),
+            outcomes: None,
         }
     }
 }

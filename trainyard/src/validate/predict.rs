@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use cost::{Calibration, CostModel, Stack, memory};
 use formats::measured_runs::{Dispatcher, MemoryKind};
-use ir::program::BufferKind;
-use ir::{Bytes, Prediction, Recompute};
+use ir::{Prediction, Recompute, StageMemory};
 use sched::{ClosedForm, Evaluator as _};
 
 use super::case::Case;
@@ -57,13 +56,21 @@ impl Subject {
     /// # Errors
     /// Why there is none, in words.
     pub(crate) fn predict(&self, stack: &Stack) -> Result<Predicted, String> {
+        Ok(self.told(&self.prediction(stack)?))
+    }
+
+    /// The whole prediction under a stack.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn prediction(&self, stack: &Stack) -> Result<Prediction, String> {
         let Case { cluster, model, workload, plan } = &self.case;
         let cost = CostModel::new(cluster.clone(), vec![Calibration::clone(&self.calibration)])
             .map_err(|problems| first(&problems))?
             .with_stack(self.with_attention(stack));
-        let prediction =
-            ClosedForm::new(model, workload, &cost).evaluate(plan).map_err(|infeasible| first(&infeasible.reasons))?;
-        Ok(self.told(&prediction))
+        let mut closed = ClosedForm::new(model, workload, &cost);
+        let plan = closed.profiled(plan);
+        closed.evaluate(&plan).map_err(|infeasible| first(&infeasible.reasons))
     }
 
     /// FlashAttention of the first version, and kernels of its time, take 1/0.62 of the second's time (Dao 2023).
@@ -91,24 +98,17 @@ impl Subject {
             MemoryKind::Reserved => memory::MemoryKind::Reserved,
             MemoryKind::Driver => memory::MemoryKind::Driver,
         };
-        let of_stage = |stage: &ir::StageMemory, kind| {
-            let of = |kinds: &[BufferKind]| -> Bytes {
-                let named = |part: &&(&str, Bytes)| kinds.iter().any(|kind| kind.name() == part.0);
-                stage.parts.iter().filter(named).map(|(_, bytes)| *bytes).sum()
-            };
-            let resident = of(&[BufferKind::Weights, BufferKind::Gradients, BufferKind::OptimizerState]);
-            let all: Bytes = stage.parts.iter().map(|(_, bytes)| *bytes).sum();
-            let passing = all.get() - resident.get() - of(&[BufferKind::Reserve]).get();
-            memory::shown(device, kind, resident, Bytes::new(passing)).get() as f64
+        let figures = memory::Figures::of(device, &self.case.workload.recipe);
+        let shown = |stage: &StageMemory| {
+            let (resident, passing) = memory::divided(stage);
+            figures.shown(kind, resident, passing).get() as f64
         };
-        // What an allocator asks for must fit, whatever a figure shows.
-        let asked = |stage| of_stage(stage, memory::MemoryKind::Allocated);
         Predicted {
             seconds,
             low,
             high,
-            bytes: prediction.memory.iter().map(|stage| of_stage(stage, kind)).fold(0.0, f64::max),
-            fits: prediction.memory.iter().all(|stage| asked(stage) <= stage.capacity.get() as f64),
+            bytes: prediction.memory.iter().map(shown).fold(0.0, f64::max),
+            fits: prediction.memory.iter().all(|stage| stage.peak <= stage.capacity),
         }
     }
 

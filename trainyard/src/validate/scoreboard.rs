@@ -6,6 +6,7 @@ use cost::Stacks;
 use reports::scoreboard::{PeerPrediction, ScoreKind, ScoreRow, ScoreSet, Scoreboard};
 
 use super::board::Knowledge;
+use super::outcomes::Outcomes;
 use super::scoreboard_notes::Notes;
 use super::scoreboard_targets::targets;
 use super::tables::Tables;
@@ -33,6 +34,7 @@ pub(crate) fn plain(scores: &[ScoreSet], tables: &Tables, stacks: &Stacks, comma
 /// The page of the project's own tables, with targets.
 pub(crate) fn judged(
     scores: &[ScoreSet],
+    outcomes: Option<&Outcomes>,
     known: &Knowledge<'_>,
     command: &str,
     context: &Context<'_>,
@@ -40,7 +42,7 @@ pub(crate) fn judged(
     let notes = Notes::embedded();
     let mut page = plain(scores, known.tables, known.stacks, command);
     page.title = "Scoreboard".to_owned();
-    page.targets = targets(scores, known, context)?;
+    page.targets = targets(scores, outcomes, known, context)?;
     notes.apply(&mut page.targets);
     page.warnings = notes.warnings;
     page.peer_words = notes.peers;

@@ -7,6 +7,7 @@ use reports::unit::Unit;
 
 use super::bed;
 use super::board::Knowledge;
+use super::outcomes::Outcomes;
 use crate::Error;
 use crate::progress::Context;
 
@@ -50,7 +51,8 @@ const MEMORY: [(&str, f64); 5] = [
     ("bigscience_bloom176b_prequel", 0.03),
     ("pytorch_torchtitan", 0.02),
 ];
-const FIT: (&str, f64) = ("aleph_alpha_memory_fit_oom", 0.94);
+/// Share of outcomes that are to be told right, with each group left out.
+const FITS: f64 = 0.94;
 
 /// Beds of which ten rows are known: bound on the median error of the others.
 const BEDS: [(&str, f64); 2] = [("vtrain_a100", 0.07), ("aleph_alpha_llama_layout_sweep", 0.045)];
@@ -77,7 +79,12 @@ const ELSEWHERE: [(&str, &str, Bound, Unit); 4] = [
 ];
 
 /// Every target, with what the scores of the project's own tables say.
-pub(super) fn targets(scores: &[ScoreSet], known: &Knowledge<'_>, context: &Context<'_>) -> Result<Vec<Target>, Error> {
+pub(super) fn targets(
+    scores: &[ScoreSet],
+    outcomes: Option<&Outcomes>,
+    known: &Knowledge<'_>,
+    context: &Context<'_>,
+) -> Result<Vec<Target>, Error> {
     let board = Board::new(scores);
     let mut targets = board.fitted();
     targets.extend(board.shape());
@@ -89,6 +96,7 @@ pub(super) fn targets(scores: &[ScoreSet], known: &Knowledge<'_>, context: &Cont
     targets.extend(board.cold());
     targets.extend(board.sweeps());
     targets.extend(board.memory());
+    targets.extend(fits(outcomes));
     targets.extend(ELSEWHERE.map(|(figure, of, bound, unit)| Target { unit, ..target(figure, of, None, bound, None) }));
     Ok(targets)
 }
@@ -112,6 +120,15 @@ fn target(figure: &str, of: &str, score: Option<ScoreKind>, bound: Bound, found:
         cause: String::new(),
         tried: String::new(),
     }
+}
+
+/// Whether runs of a model, sequence length and devices fit, with nothing known of such runs.
+fn fits(outcomes: Option<&Outcomes>) -> [Target; 2] {
+    let of = |of, found| target("told right whether it fits", of, Some(ScoreKind::Cold), Bound::AtLeast(FITS), found);
+    [
+        of("runs, each group left out", outcomes.map(|outcomes| outcomes.accuracy)),
+        of("the group told worst", outcomes.and_then(|outcomes| outcomes.least)),
+    ]
 }
 
 /// Every table by itself, small ones too.
@@ -232,11 +249,7 @@ impl Board {
             let found = self.table(kind, name).and_then(|table| table.memory_median_ape);
             target("median error of peak memory", name, Some(kind), Bound::AtMost(most), found)
         };
-        let mut targets: Vec<Target> = MEMORY.into_iter().map(of).collect();
-        let (name, least) = FIT;
-        let found = self.table(kind, name).and_then(|table| table.oom_accuracy);
-        targets.push(target("told right whether it fits", name, Some(kind), Bound::AtLeast(least), found));
-        targets
+        MEMORY.into_iter().map(of).collect()
     }
 }
 
@@ -321,7 +334,8 @@ mod tests {
             ScoreSet::of(kind, names.iter().flat_map(|file| (0..10).map(move |index| of(file, index))).collect())
         };
         let board = Board::new(&ScoreKind::ALL.map(rows));
-        let mut all = [board.fitted(), board.shape(), board.cold(), board.sweeps(), board.memory()].concat();
+        let mut all =
+            [board.fitted(), board.shape(), board.cold(), board.sweeps(), board.memory(), fits(None).to_vec()].concat();
         all.extend(
             BEDS.map(|(table, most)| target("median error after ten rows", table, None, Bound::AtMost(most), None)),
         );

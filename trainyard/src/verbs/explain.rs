@@ -83,7 +83,9 @@ pub fn explain(loaded: &Loaded, context: &Context<'_>) -> Result<ExplainReport, 
 fn decide<'a>(job: &'a Job<'a>, context: &Context<'_>) -> Result<Subject<'a>, Error> {
     let scenario = &job.loaded.scenario;
     let (policy, plan) = match &scenario.plan {
-        PlanChoice::Written(plan) => ("manual", plan.clone()),
+        PlanChoice::Written(plan) => {
+            ("manual", sched::ClosedForm::new(&scenario.model, &scenario.workload, &job.cost).profiled(plan))
+        }
         PlanChoice::Policy(..) => {
             let decision = job.decide(context)?;
             (decision.policy, decision.plan)

@@ -9,6 +9,7 @@ use crate::catalog::Catalog;
 use crate::progress::Context;
 use crate::source::Sources;
 use crate::validate::document::{Document, PublishedDocument};
+use crate::validate::outcomes::{self, Outcomes};
 use crate::validate::{Knowledge, Others, Tables, fitted_stacks, name, score, scoreboard, stacks_text};
 use crate::{Error, InputError};
 
@@ -30,6 +31,8 @@ pub struct ValidateRequest<'a> {
 pub struct Validation {
     /// A set for each kind of score, fitted first.
     pub scores: Vec<ScoreSet>,
+    /// Whether runs fit, each group of runs told by the other groups; `None` where no failures are on record.
+    pub outcomes: Option<Outcomes>,
     /// The stacks that fitted scores were made with.
     pub stacks: Stacks,
     /// The tables, for what the page says beside scores.
@@ -69,14 +72,15 @@ pub fn validate(request: &ValidateRequest<'_>, context: &Context<'_>) -> Result<
     let kinds = ScoreKind::ALL.into_iter().filter(|kind| *kind == ScoreKind::Fitted || request.scores.contains(kind));
     let scores = kinds.map(|kind| score(kind, &known, context)).collect::<Result<_, _>>()?;
     let command = command(request);
-    Ok(Validation { scores, stacks, tables, others, command })
+    let outcomes = outcomes::left_out(&tables, &stacks);
+    Ok(Validation { scores, outcomes, stacks, tables, others, command })
 }
 
 impl Validation {
     /// Everything as JSON.
     #[must_use]
     pub fn document(&self) -> Document {
-        Document::new(&self.scores)
+        Document { outcomes: self.outcomes.clone(), ..Document::new(&self.scores) }
     }
     /// The page: figures of every table, what is outside of the model, the rows furthest off.
     #[must_use]
@@ -89,12 +93,12 @@ impl Validation {
     /// An interrupt.
     pub fn judged(&self, context: &Context<'_>) -> Result<Scoreboard, Error> {
         let known = Knowledge { tables: &self.tables, stacks: &self.stacks, left_out: None, others: &self.others };
-        scoreboard::judged(&self.scores, &known, &self.command, context)
+        scoreboard::judged(&self.scores, self.outcomes.as_ref(), &known, &self.command, context)
     }
     /// What a published page keeps: every figure without the rows, and targets.
     #[must_use]
     pub fn published_json(&self, page: &Scoreboard) -> String {
-        crate::results::json(&PublishedDocument::new(&self.scores, page))
+        crate::results::json(&PublishedDocument::new(&self.scores, self.outcomes.as_ref(), page))
     }
     /// How many rows have a predicted time.
     #[must_use]

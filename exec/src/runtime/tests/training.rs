@@ -276,10 +276,11 @@ fn what_tensor_ranks_divide_and_one_must_see_is_refused() {
         backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     type Change = fn(&mut ir::Program);
-    let cases: [(Change, &str); 4] = [
+    let cases: [(Change, &str); 5] = [
         (|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
+        (|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, "model.parallel_branches"),
         (|p| p.chunks[0].recompute = Recompute::Operations, "plan.recompute"),
     ];
     for (change, key) in cases {
@@ -296,6 +297,8 @@ fn recipes_that_are_not_followed_are_refused() {
     check(|r| r.fused_normalisation = false, "training.fused_normalisation");
     check(|r| r.fused_softmax = false, "training.fused_softmax");
     check(|r| r.fused_loss = false, "training.fused_loss");
+    check(|r| r.logits = ir::LogitCopies::Freed, "training.logits");
+    check(|r| r.fused_activation = false, "training.fused_activation");
     check(|r| r.sharded_loss = false, "training.sharded_loss");
     check(|r| r.early_stop_recompute = true, "training.early_stop_recompute");
     check(|r| r.scattered_messages = true, "training.scattered_messages");

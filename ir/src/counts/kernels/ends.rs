@@ -8,7 +8,7 @@ impl List<'_, '_> {
     /// Reads the rows that this rank holds, writes `[T, hidden]`; positions are added in the same kernel.
     pub(super) fn embedding(&mut self) {
         let (tokens, hidden) = (self.shape.tokens(), self.hidden());
-        let rows = tokens.div_ceil(self.shape.tensor());
+        let rows = tokens.div_ceil(self.shape.vocabulary_parts());
         self.stream(Streaming::Embedding, self.pass_over(tokens, hidden, 1) + self.pass_over(rows, hidden, 1), 1);
     }
 
@@ -18,7 +18,7 @@ impl List<'_, '_> {
             return;
         }
         let (tokens, hidden) = (self.shape.tokens(), self.hidden());
-        let rows = tokens.div_ceil(self.shape.tensor());
+        let rows = tokens.div_ceil(self.shape.vocabulary_parts());
         let positions = match self.shape.model.positions {
             Positions::Rope { .. } | Positions::None => 0,
             Positions::Learned { .. } => tokens,
@@ -55,7 +55,7 @@ impl List<'_, '_> {
         if !sharded {
             self.statistics();
         }
-        let ranks = if sharded { self.shape.tensor() } else { 1 };
+        let ranks = if sharded { self.shape.vocabulary_parts() } else { 1 };
         self.stream(Streaming::Add, bytes_of([self.shape.tokens(), 12, ranks]).get(), 1);
     }
     pub(super) fn loss_backward(&mut self, half: Half) {

@@ -195,6 +195,8 @@ fn op(words: &mut Words<'_>) -> Result<Op, String> {
         "copy-out" | "copy-in" => {
             let what = if words.optional("optimizer-state") {
                 HostCopy::OptimizerState
+            } else if words.optional("parameters") {
+                HostCopy::Parameters { chunk: ChunkId::new(words.id("c")?), microbatch: words.microbatch()? }
             } else {
                 words.literal("activations")?;
                 HostCopy::Activations { chunk: ChunkId::new(words.id("c")?), microbatch: words.microbatch()? }

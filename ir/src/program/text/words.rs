@@ -103,6 +103,7 @@ impl Display for Op {
                 f.write_str(if out { "copy-out " } else { "copy-in " })?;
                 match what {
                     HostCopy::Activations { chunk, microbatch } => write!(f, "activations {chunk} {microbatch}")?,
+                    HostCopy::Parameters { chunk, microbatch } => write!(f, "parameters {chunk} {microbatch}")?,
                     HostCopy::OptimizerState => f.write_str("optimizer-state")?,
                 }
                 write!(f, " {}B", bytes.get())

@@ -115,6 +115,37 @@ fn offload_frees_activations_and_the_optimizer() {
     assert!(optimizer.iteration > none.iteration && exposed(&optimizer, Activity::HostCopy) > 0.0);
 }
 
+/// Parameters in host memory (ZeRO-Infinity) leave no weights on the device, and cross the host's link before each of the
+/// two passes of each microbatch; what is stepped there need not come back.
+#[test]
+fn parameters_in_host_memory_cross_the_link_for_each_pass() {
+    let (model, work) = (large(16), workload(4096, 16));
+    let with = |parameters: bool, prefetch: bool| {
+        ask(&model, &work, 1, [8, 1, 1, 1], |plan| {
+            (plan.zero, plan.sharing.prefetch) = (ZeroStage::Zero3, prefetch);
+            (plan.sharing.offload_optimizer, plan.sharing.offload_parameters) = (true, parameters);
+        })
+    };
+    let weights = |prediction: &Prediction| {
+        prediction.memory[0].parts.iter().find(|(part, _)| *part == "weights").map(|(_, bytes)| *bytes)
+    };
+    let (device, host) = (with(false, false), with(true, false));
+    let shard = weights(&device).unwrap();
+    assert_eq!(weights(&host), None);
+    let lighter = device.memory[0].peak - host.memory[0].peak;
+    assert!(lighter >= shard, "{lighter:?} {shard:?}");
+    // Weights are held in FP32 here, and travel in 16 bit.
+    let moved = ir::Bytes::new(shard.get() / 2);
+    let once = analytic(dgx(1)).host_copy(moved, ir::DeviceId::new(0)).duration.seconds();
+    // Two microbatches of two passes, less the way back of the step.
+    let more = (exposed(&host, Activity::HostCopy) - exposed(&device, Activity::HostCopy)) / once;
+    assert!((3.0..3.3).contains(&more), "{more} of {once} s");
+    let ahead = with(true, true);
+    assert!(
+        ahead.iteration < host.iteration && exposed(&ahead, Activity::HostCopy) < exposed(&host, Activity::HostCopy)
+    );
+}
+
 #[test]
 fn whole_logits_and_slow_input_are_seen() {
     let model = large(8);

@@ -1,6 +1,6 @@
 //! Rules of context, experts, sharding, overlap and recomputation; cases U05, U13, U15 and U24.
 
-use ir::{ContextMethod, FeedForward, LayerRun, Mamba, Mixer, Recompute, ZeroStage};
+use ir::{ContextMethod, FeedForward, LayerRun, Mamba, Mixer, Recompute, Schedule, VocabularyDivision, ZeroStage};
 
 use super::{ONE, check, check_nearest};
 use crate::legality::{Runtime, refused_by};
@@ -165,4 +165,47 @@ fn runtimes_refuse_what_is_legal() {
         &|p| p.stages.iter_mut().for_each(|stage| stage.layers = vec![1, 1]),
         [&["10 microbatches do not divide by 4 stages"], &["one chunk a stage"], fsdp],
     );
+}
+
+/// A divided vocabulary has its place in plain 1F1B over several positions and nothing else.
+#[test]
+fn a_divided_vocabulary_goes_with_1f1b_alone() {
+    let (model, work, cluster) = (small_model(8), workload(64, 16), dgx(2));
+    let mut good = plan(&model, &work, [4, 1, 4, 1], ONE);
+    for division in [VocabularyDivision::TwoBarriers, VocabularyDivision::OneBarrier, VocabularyDivision::Interlaced] {
+        good.sharing.vocabulary = division;
+        check(&good, &model, &work, &cluster, &[]);
+        assert!(!refused_by(Runtime::Megatron, &good, &model, &work).is_empty());
+    }
+    let wrong = |change: &dyn Fn(&mut ir::Plan), expect: &[&str]| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        check(&plan, &model, &work, &cluster, expect);
+        check_nearest(&plan, &model, &work, &cluster, |near| near.sharing.vocabulary == VocabularyDivision::Ends);
+    };
+    wrong(&|plan| plan.schedule = Schedule::ZeroBubbleH1, &["whose passes have their place in plain 1F1B alone"]);
+    wrong(
+        &|plan| (plan.zero, plan.sharing.prefetch) = (ZeroStage::Zero3, true),
+        &["whose slices are not sharded over replicas"],
+    );
+    let mut empty = good;
+    empty.stages[0].layers = vec![0];
+    empty.stages[1].layers = vec![4];
+    check(&empty, &model, &work, &cluster, &["chunk 0 has no layers"]);
+}
+
+#[test]
+fn parameters_in_host_memory_need_zero_3_and_a_step_there() {
+    let (model, work, cluster) = (small_model(8), workload(64, 16), dgx(1));
+    let mut asked = plan(&model, &work, [8, 1, 1, 1], ONE);
+    asked.sharing.offload_parameters = true;
+    check(
+        &asked,
+        &model,
+        &work,
+        &cluster,
+        &["which ZeRO-3 over two or more replicas", "and are stepped on the device"],
+    );
+    (asked.zero, asked.sharing.offload_optimizer) = (ZeroStage::Zero3, true);
+    check(&asked, &model, &work, &cluster, &[]);
 }

@@ -1,6 +1,6 @@
 //! The keys of `[plan]`, whether they are a plan or what a policy must keep to.
 
-use ir::{CollectiveAlgorithm, ContextMethod, DeviceId, Problem, Recompute, Schedule, ZeroStage};
+use ir::{CollectiveAlgorithm, ContextMethod, DeviceId, Problem, Recompute, Schedule, VocabularyDivision, ZeroStage};
 
 use super::super::{Sight, cluster};
 use super::schedule::{INTERLEAVED, schedule};
@@ -56,6 +56,8 @@ pub struct PlanKeys {
     pub overlap_experts: Option<bool>,
     /// What waits in host memory.
     pub offload: Option<Offload>,
+    /// Where the vocabulary's layers stand.
+    pub vocabulary: Option<VocabularyDivision>,
     /// Algorithm of the gradient collectives.
     pub collective: Option<CollectiveAlgorithm>,
     /// Device of each rank.
@@ -69,12 +71,14 @@ pub struct Offload {
     pub activations: bool,
     /// Optimizer state.
     pub optimizer: bool,
+    /// Parameters.
+    pub parameters: bool,
 }
 
 /// The word for all: of layers, of replicas.
 pub(in crate::scenario) const ALL: &str = "all";
 /// What can be offloaded, by name.
-pub(in crate::scenario) const OFFLOADED: [&str; 2] = ["activations", "optimizer"];
+pub(in crate::scenario) const OFFLOADED: [&str; 3] = ["activations", "optimizer", "parameters"];
 
 /// Reads a key that may be absent. An outer `None` is a wrong value.
 fn optional<'d, T>(
@@ -126,6 +130,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let overlap_parameters = flag(table, "overlap_parameters");
     let (overlap_tensor, overlap_experts) = (flag(table, "overlap_tensor"), flag(table, "overlap_experts"));
     let offload = optional(table, "offload", offload);
+    let vocabulary = optional(table, "vocabulary", |v| v.one_of(VocabularyDivision::ALL, VocabularyDivision::name));
     let collective = optional(table, "collective", |v| v.one_of(CollectiveAlgorithm::ALL, CollectiveAlgorithm::name));
     let placement = optional(table, "placement", placement);
     Some(PlanKeys {
@@ -152,6 +157,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         overlap_tensor: overlap_tensor?,
         overlap_experts: overlap_experts?,
         offload: offload?,
+        vocabulary: vocabulary?,
         collective: collective?,
         placement: placement?,
     })
@@ -216,11 +222,11 @@ fn all_or_count(value: &Value<'_>, least: u32) -> Option<Option<u32>> {
 }
 
 fn offload(value: &Value<'_>) -> Option<Offload> {
-    let [activations, optimizer] = OFFLOADED;
-    let words = [(activations, (true, false)), (optimizer, (false, true))];
-    let read: Vec<Option<(bool, bool)>> = value.list()?.iter().map(|item| item.choice(&words)).collect();
-    let read: Vec<(bool, bool)> = read.into_iter().collect::<Option<_>>()?;
-    Some(Offload { activations: read.iter().any(|what| what.0), optimizer: read.iter().any(|what| what.1) })
+    let words = OFFLOADED.map(|word| (word, word));
+    let read: Vec<Option<&str>> = value.list()?.iter().map(|item| item.choice(&words)).collect();
+    let read: Vec<&str> = read.into_iter().collect::<Option<_>>()?;
+    let [activations, optimizer, parameters] = OFFLOADED.map(|word| read.contains(&word));
+    Some(Offload { activations, optimizer, parameters })
 }
 
 fn placement(value: &Value<'_>) -> Option<Vec<DeviceId>> {

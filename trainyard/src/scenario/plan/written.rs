@@ -139,9 +139,11 @@ impl PlanKeys {
     }
     /// The division and overlap of `sharing`, what was written replaced.
     pub(crate) fn sharing(&self, sharing: Sharing) -> Sharing {
-        let Offload { activations, optimizer } = self
-            .offload
-            .unwrap_or(Offload { activations: sharing.offload_activations, optimizer: sharing.offload_optimizer });
+        let Offload { activations, optimizer, parameters } = self.offload.unwrap_or(Offload {
+            activations: sharing.offload_activations,
+            optimizer: sharing.offload_optimizer,
+            parameters: sharing.offload_parameters,
+        });
         Sharing {
             shard: self.shard.unwrap_or(sharing.shard),
             prefetch: self.prefetch.unwrap_or(sharing.prefetch),
@@ -150,6 +152,8 @@ impl PlanKeys {
             overlap_experts: self.overlap_experts.unwrap_or(sharing.overlap_experts),
             offload_activations: activations,
             offload_optimizer: optimizer,
+            offload_parameters: parameters,
+            vocabulary: self.vocabulary.unwrap_or(sharing.vocabulary),
         }
     }
 }

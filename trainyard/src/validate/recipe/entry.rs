@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cost::GraphUse;
 use formats::measured_runs::{AttentionKernel, MemoryKind, MemoryUnit};
-use ir::{GradientFormat, Problem, Recompute, SourceSpan};
+use ir::{GradientFormat, LogitCopies, Problem, Recompute, SourceSpan};
 use serde::Deserialize;
 
 use super::{Family, Recipes};
@@ -31,6 +31,9 @@ pub(super) struct Entry {
     pub(super) fused_softmax: Option<bool>,
     pub(super) sharded_loss: Option<bool>,
     pub(super) fused_loss: Option<bool>,
+    pub(super) logits: Option<LogitCopies>,
+    pub(super) fused_activation: Option<bool>,
+    pub(super) expandable_segments: Option<bool>,
     pub(super) gradients: Option<FormatWord>,
     pub(super) reduced_gradients: Option<FormatWord>,
     pub(super) early_stop_recompute: Option<bool>,
@@ -157,6 +160,9 @@ impl Entry {
             ("fused_softmax", self.fused_softmax.is_none()),
             ("sharded_loss", self.sharded_loss.is_none()),
             ("fused_loss", self.fused_loss.is_none()),
+            ("logits", self.logits.is_none()),
+            ("fused_activation", self.fused_activation.is_none()),
+            ("expandable_segments", self.expandable_segments.is_none()),
             ("gradients", self.gradients.is_none()),
             ("reduced_gradients", self.reduced_gradients.is_none()),
             ("early_stop_recompute", self.early_stop_recompute.is_none()),

@@ -121,8 +121,9 @@ impl Base<'_> {
                     let decided = match &loaded.scenario.plan {
                         PlanChoice::Written(plan) if !self.simulate => {
                             let world = world(&mut worlds, loaded, model, cost);
-                            let prediction = worlds[world].2.evaluate(plan);
-                            prediction.map(|p| (plan.clone(), p)).map_err(|no| reasons(&no.reasons))
+                            let plan = worlds[world].2.profiled(plan);
+                            let prediction = worlds[world].2.evaluate(&plan);
+                            prediction.map(|p| (plan, p)).map_err(|no| reasons(&no.reasons))
                         }
                         PlanChoice::Written(_) | PlanChoice::Policy(..) => match self.decide(loaded, cost) {
                             Err(Error::Interrupted) => return Err(Error::Interrupted),
