@@ -133,7 +133,7 @@ fn vary(dice: &mut Dice, model: &mut Model, tensor: u32) {
         // What an untrained branch leaves is as small as 1e-3. A norm after it would make it, and what rounding left in it,
         // a thousand times larger: then one rank differs from itself with another microbatch size.
         model.norm_epsilon = 1e-2;
-    } else if dice.chance(40) {
+    } else if tensor == 1 && dice.chance(60) {
         variants.parallel_branches = dice.pick(&[ParallelBranches::OwnNorms, ParallelBranches::OneNorm]);
     }
     if dice.chance(40) {

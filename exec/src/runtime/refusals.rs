@@ -208,6 +208,8 @@ fn model(program: &Program) -> Vec<Problem> {
     let together = asked.branch_norms != BranchNorms::Before && asked.parallel_branches != ParallelBranches::No;
     refuse(together, "branch_norms", "norms after branches that run side by side");
     refuse(asked.branch_norms != BranchNorms::Before && tensor > 1, "branch_norms", DIVIDED_BRANCH);
+    let summed = asked.parallel_branches != ParallelBranches::No && tensor > 1;
+    refuse(summed, "parallel_branches", "branches side by side that tensor ranks sum together");
     let wide = asked.query_key_norm == QueryKeyNorm::Width && tensor > 1;
     refuse(wide, "query_key_norm", "norm over all heads where tensor ranks divide them");
     problems

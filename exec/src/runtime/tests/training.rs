@@ -315,10 +315,11 @@ fn what_tensor_ranks_divide_and_one_must_see_is_refused() {
         backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     type Change = fn(&mut ir::Program);
-    let cases: [(Change, &str); 4] = [
+    let cases: [(Change, &str); 5] = [
         (|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
         (|p| p.model.variants.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
+        (|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, "model.parallel_branches"),
         (|p| p.chunks[0].recompute = Recompute::Operations, "plan.recompute"),
     ];
     for (change, key) in cases {
