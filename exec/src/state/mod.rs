@@ -54,6 +54,7 @@ mod places;
 mod routing;
 mod sharding;
 mod slot;
+mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transfer;
@@ -74,9 +75,10 @@ pub use weights::{Part, Tensor, Weights};
 use buffers::{Held, Pool};
 use dimensions::{Dimensions, size};
 use formats::Formats;
-use parameters::{Made, Of, Parameters, experts_of};
+use parameters::{Made, Of, Parameters};
 use sharding::{Parts, Sharing};
 use slot::Slot;
+use tensors::experts_of;
 use work::Sample;
 
 use crate::kernels::attention::AttentionWorkspace;

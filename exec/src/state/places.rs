@@ -5,8 +5,9 @@ use std::ops::Range;
 use ir::program::{Chunk, Unit};
 
 use super::experts::ExpertDimensions;
-use super::parameters::{Parameter, Shard};
+use super::parameters::Shard;
 use super::sharding::Flat;
+use super::tensors::Parameter;
 use crate::kernels::Store;
 use crate::kernels::linear::{
     Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,

@@ -32,7 +32,7 @@ use std::ops::Range;
 
 use ir::{Model, Problem};
 
-use super::parameters::{Parameter, model_parameters};
+use super::tensors::{Parameter, model_parameters};
 
 /// A tensor, row-major.
 #[derive(Debug, Clone, PartialEq)]
