@@ -148,6 +148,32 @@ fn a_killed_rank_stops_the_run_with_its_cause() {
     }
 }
 
+/// Instructions that pause, exchanges of unequal parts and state that comes and goes: over processes as over threads.
+#[test]
+fn experts_and_shared_sequences_train_the_same_bits_over_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (method, zero) in [("ring", 3), ("all-to-all", 2), ("all-gather", 1)] {
+        let text = format!(
+            "name = \"experts\"\nseed = 3\n\n[cluster]\nnodes = \"1 x cpu-4\"\n\n[model]\nhidden = 32\nlayers = 3\nheads = 4\n\
+             kv_heads = 2\nhead_dim = 8\nffn = 48\nvocabulary = 256\nnorm = \"rms-norm\"\nnorm_epsilon = 1e-05\n\
+             positions = {{ rope = {{ theta = 10000.0 }} }}\nmlp = \"swi-glu\"\ntied_head = true\n\
+             experts = {{ count = 4, active = 2, ffn = 24, shared_ffn = 16, shared_gate = true }}\n\
+             pattern = [{{ layers = 1 }}, {{ layers = 2, feed_forward = \"experts\" }}]\n\n\
+             [training]\nsequence_length = 32\nglobal_batch = 8\niterations = 4\n\n\
+             [plan]\ndata = 2\ncontext = 2\ncontext_method = \"{method}\"\nexpert = 4\nmicrobatch_size = 2\nzero = {zero}\n"
+        );
+        let path = folder.path().join("scenario.toml");
+        std::fs::write(&path, text).unwrap();
+        let threads = trainyard(&["run"], &path);
+        assert!(threads.status.success(), "{method}: {}", words(&threads));
+        let processes = trainyard(&["launch", "--nproc", "4"], &path);
+        assert!(processes.status.success(), "{method}: {}", words(&processes));
+        let (threads, processes) = (losses(&threads.stdout), losses(&processes.stdout));
+        assert_eq!(threads.len(), 4, "{method}");
+        assert_eq!(processes, threads, "{method}");
+    }
+}
+
 /// Ranks are killed at moments that nothing is tuned to; every iteration's loss is that of an undisturbed run.
 #[test]
 fn a_run_goes_on_where_ranks_are_killed() {
