@@ -17,4 +17,6 @@ pub mod measured_runs;
 pub mod nccl_tests;
 pub mod topology;
 
+#[cfg(test)]
+mod testing;
 mod text;

@@ -44,6 +44,7 @@ impl Unit {
             Self::MegawattHours => format!("{} MWh", show::number(value)),
             Self::TokensPerSecond => show::with_prefix(value, "tokens/s"),
             Self::Count => with_commas(value),
+            Self::Plain if value.fract() == 0.0 => with_commas(value),
             Self::Plain => show::number(value),
         }
     }

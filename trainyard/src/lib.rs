@@ -32,6 +32,8 @@ mod read;
 pub mod results;
 pub mod scenario;
 pub mod source;
+#[cfg(test)]
+mod testing;
 pub mod validate;
 mod verbs;
 pub mod words;

@@ -1,6 +1,6 @@
 //! B: peak memory by stage and part, before anything runs.
 
-use super::{Case, dense, largest, peak};
+use super::{Case, dense, largest, tensors};
 
 /// U17: with equal layers the first stage of 1F1B holds most, as many microbatches as there are stages; dividing the
 /// optimizer's state makes a 70B fit that did not.
@@ -16,7 +16,8 @@ fn the_first_stage_holds_most() {
     case(&format!("{SHAPE}zero = 0")).refused(&["stage 0", "GiB of 80.0", "activations", "optimizer"]);
     let fits = case(&format!("{SHAPE}zero = 1")).planned().prediction;
     // By hand 64 GB.
-    assert!((peak(&fits, 0) * 1.0737 / 64.0 - 1.0).abs() < 0.1, "{} GiB", peak(&fits, 0));
+    let first = tensors(&fits.memory[0]);
+    assert!((first * 1.0737 / 64.0 - 1.0).abs() < 0.1, "{first} GiB");
     for model in [dense(32), dense(16)] {
         let plan = "pipeline = 8\nmicrobatch_size = 1\nzero = 1";
         let training = "sequence_length = 2048\nglobal_batch = 64";
@@ -55,8 +56,6 @@ fn models_have_the_size_that_they_say() {
         let case = Case { nodes: "1 x dgx-a100", model, training: "sequence_length = 512\nglobal_batch = 8", plan: "" };
         let loaded = trainyard::scenario::parse("s.toml", &case.text(), std::path::Path::new("")).expect("sound");
         assert_eq!(loaded.scenario.model.parameters(), parameters, "{model}");
-        // Two matrices of the 72B would give 56.2 B.
-        assert!(parameters < 60_000_000_000 || parameters > 70_000_000_000);
     }
 }
 
@@ -84,7 +83,7 @@ fn plain_attention_keeps_its_scores() {
 /// U24: 128k tokens on a 70B. Each way to keep less is smaller; recomputing all takes the most time on the device.
 #[test]
 fn long_sequences_of_a_large_model() {
-    for (nodes, context) in [("16 x dgx-h100", 8), ("16 x dgx-h200", 4)] {
+    for (nodes, context) in [("32 x dgx-h100", 16), ("16 x dgx-h200", 4)] {
         let case = |rest: &str| {
             let plan =
                 format!("tensor = 8\ncontext = {context}\npipeline = 2\nsequence_parallel = true\nzero = 1\n{rest}");

@@ -12,7 +12,7 @@ mod e_unlike;
 
 use std::path::Path;
 
-use trainyard::results::{PlanReport, PredictionSummary};
+use trainyard::results::{MemorySummary, PlanReport, PredictionSummary};
 use trainyard::{Context, Error, scenario};
 
 /// A scenario of a cluster (its nodes), a model (its name, or `[model]` in full), and keys of training and plan.
@@ -73,10 +73,12 @@ fn dense(layers: u32) -> String {
     )
 }
 
-fn peak(prediction: &PredictionSummary, stage: usize) -> f64 {
-    prediction.memory[stage].peak_gib
+/// What tensors take of a stage at its peak, in GiB: all but what the runtime and its allocator keep.
+fn tensors(memory: &MemorySummary) -> f64 {
+    memory.peak_gib - memory.parts_gib.get("reserve").copied().unwrap_or_default()
 }
 
+/// That of the stage where it is most.
 fn largest(prediction: &PredictionSummary) -> f64 {
-    prediction.memory.iter().map(|memory| memory.peak_gib).fold(0.0, f64::max)
+    prediction.memory.iter().map(tensors).fold(0.0, f64::max)
 }

@@ -271,8 +271,7 @@ fn whole_ranges_are_the_sum_of_their_parts() {
 
 #[test]
 fn kinds_of_memory_differ_by_gigabytes() {
-    let gib = |value: f64| Bytes::new((value * f64::from(1u32 << 30)) as u64);
-    let (resident, passing) = (gib(10.0), gib(50.0));
+    let (resident, passing) = (Bytes::from_gib(10), Bytes::from_gib(50));
     let figures = Figures::of(&a100(), &ir::Recipe::default());
     let shown = MemoryKind::ALL.map(|kind| figures.shown(kind, resident, passing).gib());
     let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found} against {expected}");

@@ -107,6 +107,13 @@ pub fn read(text: &str, file_name: &str) -> Result<Topology, Vec<Problem>> {
             faults.whole("topology", "is topology.yaml, not topology.conf", hint, text.len());
             break;
         }
+        let first = switches.is_empty() && blocks.is_empty() && base.is_none() && faults.is_empty();
+        if first && !written.contains('=') {
+            let word = written.split_whitespace().next().unwrap_or_default();
+            let hint = "another kind of file? lines of topology.conf are such as SwitchName=leaf1 Nodes=node[1-8]";
+            faults.at(&line, format!("`{word}` is no Key=Value"), Some(hint.to_owned()));
+            break;
+        }
         let keys = keys(&line, written, &mut faults);
         match keys.first().map(|(key, _)| *key) {
             Some("SwitchName") => switches.extend(switch(&line, &keys, &mut faults)),

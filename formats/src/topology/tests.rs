@@ -8,7 +8,7 @@ fn file(name: &str) -> Option<String> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/userfiles").join(name);
     let text = std::fs::read_to_string(&path).ok();
     if text.is_none() {
-        println!("skipped: {} is not there", path.display());
+        crate::testing::skipped(&path);
     }
     text
 }

@@ -149,10 +149,12 @@ fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, plan: &ir::
     let part = |memory: &ir::StageMemory, name: &str| {
         memory.parts.iter().find(|(part, _)| *part == name).map_or(0, |(_, bytes)| bytes.get())
     };
-    for name in ["weights", "optimizer-state", "reserve"] {
+    for name in ["weights", "optimizer-state"] {
         assert_eq!(part(closed, name), part(carried, name), "{name} {say}");
     }
-    let slack = 6 * message.get();
+    // What an allocator keeps and cannot use, an eighth of what passes at most, follows the boundary activations.
+    let messages = 6 * message.get();
+    let slack = messages + messages / 8 + 1;
     let scattered = matches!(plan.zero, ir::ZeroStage::Zero2 | ir::ZeroStage::Zero3);
     if scattered || plan.sharing.offload_activations {
         let most = carried.peak.get() * 3 / 2 + slack;
@@ -163,6 +165,8 @@ fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, plan: &ir::
         return;
     }
     assert_eq!(part(closed, "gradients"), part(carried, "gradients"), "{say}");
+    let reserves = part(closed, "reserve").abs_diff(part(carried, "reserve"));
+    assert!(reserves <= messages / 8 + 1, "reserves differ by {reserves}: {closed:?} {carried:?} {say}");
     let without = |memory: &ir::StageMemory| memory.peak.get() - part(memory, "communication");
     let apart = without(closed).abs_diff(without(carried));
     assert!(apart <= slack, "peaks differ by {apart}: {closed:?} {carried:?} {say}");

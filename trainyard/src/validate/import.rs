@@ -90,7 +90,8 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let (published, catalog) = (root.join("../shared/data/published"), root.join("catalog/measured"));
         if !published.is_dir() {
-            return; // skipped: ../shared/data/published is not here
+            crate::testing::skipped("../shared/data/published");
+            return;
         }
         let update = std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1");
         let scratch = tempfile::tempdir().expect("a folder for the test");
