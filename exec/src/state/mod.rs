@@ -14,10 +14,10 @@
 //! Norms, learned positions and the biases of row-parallel products (attention projection, down projection) are whole on
 //! every tensor rank; tensor rank 0 alone adds such a bias or position, to its summand. Their gradients come out equal on
 //! all tensor ranks, except those of norms and routers under sequence parallelism, which `Payload::ReplicatedGradients` sums.
-//! Sequences are divided over the context group ([`context`]), experts over the expert groups ([`experts`]).
+//! Sequences are divided over the context group (module `context`), experts over the expert groups (module `experts`).
 //!
-//! The parameters of a chunk are two: what all replicas (data x context ranks) hold, and this rank's experts, which fewer
-//! ranks hold; each is divided over its own. They stand unit by unit ([`weights`] lists the names) in *segments*, each of them a vector: one
+//! The parameters of a chunk fall into two: what all replicas (data x context ranks) hold, and this rank's experts, which
+//! fewer ranks hold; each is divided over its own ranks. They stand unit by unit ([`weights`] lists the names) in *segments*, each of them a vector: one
 //! where all replicas hold all, and one for each part that comes and goes by itself under ZeRO-2 and 3. Where state is
 //! divided, a segment is padded at its end to a multiple of the ranks that share it, and the `i`-th of them steps part `i`.
 //! A tied head in the chunk of the embedding uses the embedding's table, and its gradient adds to that table's; in another

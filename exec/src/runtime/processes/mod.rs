@@ -7,7 +7,7 @@
 //! | `gather` | processes that a launcher started: who they are, and whether they are a run |
 //! | `serve` | a worker: the process of one rank |
 //! | `join` | how workers reach each other |
-//! | `mesh` | a rank's side of messages and collectives ([`super::meeting::Meeting`]) |
+//! | `mesh` | a rank's side of messages and collectives (`super::meeting::Meeting`) |
 //! | `inbox` | what has come from other ranks |
 //! | `frame`, `wire` | what ranks send each other; what the coordinator and a worker tell each other |
 //! | `socket` | a stream between two processes |
