@@ -17,9 +17,11 @@
 //! Sequences are divided over the context group (module `context`), experts over the expert groups (module `experts`).
 //!
 //! The parameters of a chunk fall into two: what all replicas (data x context ranks) hold, and this rank's experts, which
-//! fewer ranks hold; each is divided over its own ranks. They stand unit by unit ([`weights`] lists the names) in *segments*, each of them a vector: one
-//! where all replicas hold all, and one for each part that comes and goes by itself under ZeRO-2 and 3. Where state is
-//! divided, a segment is padded at its end to a multiple of the ranks that share it, and the `i`-th of them steps part `i`.
+//! fewer ranks hold; each is divided over its own ranks. They stand unit by unit ([`weights`] lists the names) in
+//! *segments*, each of them a vector: one where all ranks hold all, and one for each part that comes and goes by itself
+//! under ZeRO-2 and 3. Where state is divided, a segment is padded at its end to a multiple of the ranks that share it, and
+//! the `i`-th of them steps part `i`.
+//!
 //! A tied head in the chunk of the embedding uses the embedding's table, and its gradient adds to that table's; in another
 //! chunk it has a copy of its own, which `Payload::TiedGradients` keeps equal, or the rank that holds both.
 //!
