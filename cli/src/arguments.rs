@@ -1,6 +1,7 @@
 //! What can be asked on the command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -95,6 +96,29 @@ pub(crate) enum Verb {
     Size(OfScenario),
     /// Train a scenario on this machine's cores
     Run(OfScenario),
+    /// Train a scenario with a process of this host for each rank; under torchrun, srun or mpirun, use `run`
+    Launch {
+        #[command(flatten)]
+        of: OfScenario,
+        /// How many processes: the plan's number of ranks
+        #[arg(long, value_name = "PROCESSES", value_parser = clap::value_parser!(u32).range(1..))]
+        nproc: u32,
+        /// How long a process may say nothing before it counts as stopped
+        #[arg(long, value_name = "SECONDS", default_value = "10s", value_parser = seconds)]
+        silence: Duration,
+        /// How many times lost processes are started again
+        #[arg(long, value_name = "TIMES", default_value_t = 3)]
+        restarts: u32,
+        /// Keep the state to go on from after every so many iterations
+        #[arg(long, value_name = "ITERATIONS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        keep_every: u64,
+    },
+    /// One of the processes that `launch` starts
+    #[command(hide = true)]
+    Worker {
+        #[command(flatten)]
+        common: Common,
+    },
     /// Simulate and train a scenario, and compare instruction by instruction
     Compare(OfScenario),
     /// Measure this machine's CPU for the simulator, in under a minute; or fit a test bed's software to its measured rows
@@ -223,6 +247,8 @@ impl Verb {
             Self::Explain(_) => "explain",
             Self::Size(_) => "size",
             Self::Run(_) => "run",
+            Self::Launch { .. } => "launch",
+            Self::Worker { .. } => "worker",
             Self::Compare(_) => "compare",
             Self::Calibrate { .. } => "calibrate",
             Self::Check { .. } => "check",
@@ -244,13 +270,15 @@ impl Verb {
             | Self::Diff { common, .. }
             | Self::Sweep { common, .. }
             | Self::Schema { common }
+            | Self::Worker { common }
             | Self::Doctor { common } => common,
             Self::Plan(of)
             | Self::Simulate(of)
             | Self::Explain(of)
             | Self::Size(of)
             | Self::Run(of)
-            | Self::Compare(of) => &of.common,
+            | Self::Compare(of)
+            | Self::Launch { of, .. } => &of.common,
         }
     }
 }
@@ -262,6 +290,17 @@ fn percent(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&number) { Ok(number / 100.0) } else { Err("must be between 0% and 100%".to_owned()) }
 }
 
+/// `10s` is ten seconds. The unit is required, as every unit is.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').ok_or("write it in seconds, such as 10s")?;
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{number}` is not a number"))?;
+    if (0.1..=86_400.0).contains(&number) {
+        Ok(Duration::from_secs_f64(number))
+    } else {
+        Err("must be between 0.1s and 86400s".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +309,18 @@ mod tests {
     #[test]
     fn the_arguments_are_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_silence_needs_its_unit() {
+        let check = |text: &str, expect: Option<u64>| {
+            assert_eq!(seconds(text).ok(), expect.map(Duration::from_millis), "{text}");
+        };
+        check("10s", Some(10_000));
+        check("0.5s", Some(500));
+        check("10", None);
+        check("0s", None);
+        check("nans", None);
     }
 
     #[test]

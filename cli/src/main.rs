@@ -6,6 +6,7 @@
 
 mod arguments;
 mod exit;
+mod launched;
 mod measured;
 mod meter;
 mod show;
@@ -23,11 +24,17 @@ fn main() -> ExitCode {
     let interrupt = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupt);
     // The first Ctrl-C asks to stop, the second does not ask. Without a handler the signal still ends the program.
-    let handler = ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-    });
+    // One rank of many is ended by its coordinator, or by the signal.
+    let alone = matches!(arguments.verb, arguments::Verb::Worker { .. });
+    let handler = if alone {
+        Ok(())
+    } else {
+        ctrlc::set_handler(move || {
+            if flag.swap(true, Ordering::Relaxed) {
+                std::process::exit(i32::from(exit::INTERRUPTED));
+            }
+        })
+    };
     if let Err(error) = handler {
         anstream::eprintln!("note: Ctrl-C will end the program at once: {error}");
     }

@@ -245,6 +245,14 @@ fn measured(out: &mut String, report: &RunReport) {
     let counted = report.iterations - report.warm_up_iterations;
     line(out, "iteration", format!("{spread} (median of {counted}, after {} to warm up)", report.warm_up_iterations));
     line(out, "throughput", format!("{:.0} tokens/s", report.tokens_per_second));
+    line(out, "ranks", &report.ranks);
+    for cause in &report.lost {
+        line(out, "started again", cause.yellow());
+    }
+    if !report.lost.is_empty() {
+        let repeated = report.repeated_iterations;
+        line(out, "goodput", format!("{} ({repeated} iterations again)", percent(report.goodput)));
+    }
     if let (Some(first), Some(last)) = (report.loss.first(), report.loss.last()) {
         line(out, "loss", format!("{first:.4} -> {last:.4} over {} iterations", report.iterations));
     }

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 
 use trainyard::results::{error_json, json};
 use trainyard::{
-    Context, Document, Error, InitRequest, Loaded, Output, Subject, SweepPoints, SweepRequest, Vary, output, scenario,
+    Context, Document, Error, InitRequest, LaunchRequest, Loaded, Output, Subject, SweepPoints, SweepRequest, Vary,
+    output, scenario,
 };
 
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
-use crate::{exit, measured, show, tables};
+use crate::{exit, launched, measured, show, tables};
 
 /// What a verb leaves to print: its JSON and its summary.
 pub(crate) struct Answer {
@@ -23,6 +24,10 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) const fn good(json: String, summary: String) -> Self {
         Self { json, summary, code: exit::OK }
+    }
+    /// Nothing: another process has the answer.
+    pub(crate) const fn none() -> Self {
+        Self { json: String::new(), summary: String::new(), code: exit::OK }
     }
     /// A page, with all that its numbers rest on; whether what it is about can be done at all.
     fn of_page(page: &Document, json: String, possible: bool) -> Self {
@@ -41,10 +46,12 @@ pub(crate) fn run(arguments: &Arguments, interrupt: &Arc<AtomicBool>) -> u8 {
     };
     meter.finish();
     let answer = answer.and_then(|answer| match &common.json {
+        _ if answer.json.is_empty() => Ok(answer),
         Some(path) if path != Path::new("-") => output::write(path, answer.json.as_bytes()).map(|()| answer),
         _ => Ok(answer),
     });
     match answer {
+        Ok(answer) if answer.json.is_empty() => answer.code,
         Ok(answer) => {
             if common.json.as_deref() == Some(Path::new("-")) {
                 show::out(answer.json.trim_end());
@@ -86,12 +93,20 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             let report = trainyard::init(&request)?;
             Ok(Answer::good(json(&report), tables::init(&report)))
         }
-        Verb::Plan(of)
-        | Verb::Simulate(of)
-        | Verb::Explain(of)
-        | Verb::Size(of)
-        | Verb::Run(of)
-        | Verb::Compare(of) => of_scenario(verb, of, context),
+        Verb::Plan(of) | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
+            of_scenario(verb, of, context)
+        }
+        Verb::Run(of) => launched::run(of, context),
+        Verb::Launch { of, nproc, silence, restarts, keep_every } => {
+            let request = LaunchRequest {
+                processes: *nproc,
+                silence: *silence,
+                restarts: *restarts,
+                keep_every: *keep_every,
+                worker: launched::worker,
+            };
+            launched::launch(of, &request, context)
+        }
         Verb::Calibrate { .. } | Verb::Validate { .. } => measured::answer(verb, context),
         Verb::Check { .. } | Verb::Diff { .. } => compared(verb, context),
         Verb::Sweep { .. } => sweep(verb, context),
@@ -99,6 +114,7 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             let text = json(&scenario::schema());
             Ok(Answer::good(text.clone(), text))
         }
+        Verb::Worker { .. } => trainyard::serve_launched().map(|()| Answer::none()),
         Verb::Doctor { .. } => {
             let report = trainyard::doctor();
             Ok(Answer::good(json(&report), tables::doctor(&report)))
@@ -131,11 +147,6 @@ fn of_scenario(verb: &Verb, of: &OfScenario, context: &Context<'_>) -> Result<An
             close_with_page(out, &loaded, "size", &report.document, &json(&report))?;
             let possible = report.cluster.as_ref().is_none_or(|section| section.chosen.is_some());
             Ok(Answer::of_page(&report.document, json(&report), possible))
-        }
-        Verb::Run(_) => {
-            let report = trainyard::run(&loaded, context)?;
-            close_with_reports(out, &loaded, &Subject::Measured(&report), &json(&report))?;
-            Ok(Answer::good(json(&report), tables::run(&report)))
         }
         Verb::Compare(_) => {
             let report = trainyard::compare(&loaded, context)?;
@@ -201,7 +212,7 @@ fn sweep(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
 }
 
 /// Reads the scenario and makes sure that results can be written, before any work.
-fn open(of: &OfScenario) -> Result<(Loaded, Option<Output>), Error> {
+pub(crate) fn open(of: &OfScenario) -> Result<(Loaded, Option<Output>), Error> {
     let out = of.out.as_deref().map(Output::open).transpose()?;
     if let Some(path) = of.common.json.as_deref().filter(|path| *path != Path::new("-")) {
         output::probe(path)?;
@@ -226,7 +237,7 @@ fn close_with_page(
 }
 
 /// As [`close`], with the reports that the scenario asks for.
-fn close_with_reports(
+pub(crate) fn close_with_reports(
     mut out: Option<Output>,
     loaded: &Loaded,
     subject: &Subject<'_>,

@@ -33,6 +33,8 @@ def rope(x, theta):
 class Reference:
     def __init__(self, model, weights):
         self.model, self.weights = model, weights
+        # What the last loss adds to the loss that balances experts, before its weight.
+        self.balance = 0.0
 
     def linear(self, x, name):
         return F.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
@@ -59,21 +61,55 @@ class Reference:
         out = torch.softmax(scores + mask, -1) @ v
         return self.linear(out.transpose(1, 2).reshape(batch, tokens, heads * width), f"{name}.projection")
 
-    def mlp(self, x, name):
+    def experts(self, x, name):
+        """Every expert on every token, weighted with nothing where it was not chosen."""
+        experts = self.model["variants"]["experts"]
+        router = experts.get("router", {"scoring": "softmax", "normalised": True})
+        logits = self.linear(x, f"{name}.router")
+        scores = torch.softmax(logits, -1) if router["scoring"] == "softmax" else torch.sigmoid(logits)
+        weights, best = scores.topk(experts["active"])
+        if router["normalised"]:
+            weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for expert in range(experts["count"]):
+            weight = (weights * (best == expert)).sum(-1, keepdim=True)
+            out = out + weight * self.mlp(x, f"{name}.experts.{expert}", experts["mlp"])
+        if experts["shared_ffn"] > 0:
+            shared = self.mlp(x, f"{name}.shared", experts["mlp"])
+            out = out + (torch.sigmoid(self.linear(x, f"{name}.shared_gate")) * shared if experts["shared_gate"] else shared)
+        batch, count = x.shape[0], experts["count"]
+        share = F.one_hot(best.flatten(1), count).float().mean(1) * count
+        mean = (scores / scores.sum(-1, keepdim=True)).mean(1)
+        self.balance = self.balance + (share * mean).sum() / batch
+        return out
+
+    def is_routed(self, layer):
+        for run in self.model.get("variants", {}).get("pattern", []):
+            if layer < run["layers"]:
+                return run["feed_forward"] == "experts"
+            layer -= run["layers"]
+        return False
+
+    def mlp(self, x, name, kind):
         up = self.linear(x, f"{name}.up")
-        if self.model["mlp"] == "swi-glu":
+        if kind == "swi-glu":
             return self.linear(F.silu(self.linear(x, f"{name}.gate")) * up, f"{name}.down")
         inner = math.sqrt(2 / math.pi) * (up + 0.044715 * up.pow(3))
         return self.linear(0.5 * up * (1 + torch.tanh(inner)), f"{name}.down")
 
     def loss(self, tokens):
+        self.balance = 0.0
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         x = self.weights["embedding.weight"][inputs]
         if "learned" in self.model["positions"]:
             x = x + self.weights["positions.weight"][: inputs.shape[1]]
         for layer in range(self.model["layers"]):
             x = x + self.attention(self.norm(x, f"layers.{layer}.attention_norm"), f"layers.{layer}.attention")
-            x = x + self.mlp(self.norm(x, f"layers.{layer}.mlp_norm"), f"layers.{layer}.mlp")
+            normed = self.norm(x, f"layers.{layer}.mlp_norm")
+            if self.is_routed(layer):
+                x = x + self.experts(normed, f"layers.{layer}")
+            else:
+                x = x + self.mlp(normed, f"layers.{layer}.mlp", self.model["mlp"])
         x = self.norm(x, "final_norm")
         head = self.weights["embedding.weight" if self.model["tied_head"] else "head.weight"]
         return F.cross_entropy(F.linear(x, head).flatten(0, 1), targets.flatten())
@@ -109,7 +145,8 @@ def main(folder):
             group["lr"] = rate
         optimizer.zero_grad()
         loss = reference.loss(tokens[iteration])
-        loss.backward()
+        balance = run["workload"].get("recipe", {}).get("balance_loss", 0.0)
+        (loss + balance * reference.balance).backward()
         clip = options["clip_norm"]
         norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), clip if clip else float("inf"))))
         optimizer.step()

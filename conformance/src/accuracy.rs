@@ -89,6 +89,48 @@ const SHAPES: &[Shape] = &[
         emulate: "",
         plan: "data = 2\ntensor = 2\nsequence_parallel = true\nmicrobatch_size = 2",
     },
+    Shape {
+        name: "data 2, ZeRO-3",
+        nodes: "1 x cpu-2",
+        factors: &[],
+        emulate: "",
+        plan: "data = 2\nmicrobatch_size = 2\nzero = 3",
+    },
+    Shape {
+        name: "data 4, ZeRO-3 over 2, prefetch over a slow link",
+        nodes: "2 x cpu-2",
+        factors: &[3.0; 4],
+        emulate: LINK,
+        plan: "data = 4\nmicrobatch_size = 2\nzero = 3\nshard = 2\nprefetch = true",
+    },
+    Shape {
+        name: "pipeline 2, ZeRO-2 over 2 unlike replicas",
+        nodes: "1 x cpu-4",
+        factors: &[3.0, 3.0, 5.0, 5.0],
+        emulate: "",
+        plan: "data = 2\npipeline = 2\nmicrobatch_size = 2\nzero = 2",
+    },
+    Shape {
+        name: "activations in host memory",
+        nodes: "1 x cpu-1",
+        factors: &[],
+        emulate: "",
+        plan: "microbatch_size = 2\noffload = [\"activations\"]",
+    },
+    Shape {
+        name: "pipeline 2, optimizer in host memory",
+        nodes: "1 x cpu-2",
+        factors: &[],
+        emulate: "",
+        plan: "pipeline = 2\nmicrobatch_size = 2\noffload = [\"optimizer\"]",
+    },
+    Shape {
+        name: "single operations again, 4 of 8 layers",
+        nodes: "1 x cpu-1",
+        factors: &[],
+        emulate: "",
+        plan: "microbatch_size = 2\nrecompute = \"operations\"\nrecompute_layers = 4",
+    },
 ];
 
 /// All cases: every shape with every model.

@@ -143,9 +143,11 @@ pub fn one_domain(devices: u32) -> Cluster {
 /// One host with `cores` cores, each a worker in one domain.
 #[must_use]
 pub fn cpu(cores: u32) -> Cluster {
+    // Half precision is emulated, so it is no faster.
+    let peak = FlopsPerSecond::new(1e11).expect("positive");
     let kind = DeviceKind {
         memory: Bytes::from_gib(8),
-        peak: vec![(Precision::Fp32, FlopsPerSecond::new(1e11).expect("positive"))],
+        peak: vec![(Precision::Fp32, peak), (Precision::Bf16, peak)],
         ..device("cpu-core", "cpu", [0.1, 0.1, 10.0], 1)
     };
     let shared = || link("shared-memory", 10.0, 500);

@@ -2,12 +2,14 @@
 //!
 //! The tests are in `tests/`; here is what they share: the checkout ([`workspace`]), seeded chance ([`dice`]), clusters
 //! ([`clusters`]), whole random cases ([`swarm`]), an oracle of the simulator
-//! ([`alone`]) and the cases of the accuracy study ([`accuracy`]).
+//! ([`alone`]), peaks of memory ([`peaks`]) and the cases of the accuracy study ([`accuracy`]).
 
 pub mod accuracy;
 pub mod alone;
 pub mod clusters;
 pub mod dice;
+pub mod peaks;
 pub mod swarm;
+mod trained;
 mod wide;
 pub mod workspace;

@@ -1,6 +1,6 @@
-//! Cases over all axes: context, experts, ZeRO 0 to 3 with hybrid sharding, overlap, offload and recomputation per layer.
+//! Cases over all axes, for the simulator and small ones to train: context, experts, ZeRO 0 to 3 with hybrid sharding, overlap, offload and recomputation per layer.
 
-use ir::{ContextMethod, Experts, FeedForward, LayerRun, Mamba, Mixer, Recompute, ZeroStage};
+use ir::{ContextMethod, Experts, FeedForward, LayerRun, Mamba, Mixer, Recompute, Router, Scoring, ZeroStage};
 
 use crate::clusters;
 use crate::dice::Dice;
@@ -25,6 +25,62 @@ impl Case {
                 }
             }
         }
+    }
+
+    /// A case that a CPU trains in milliseconds, as [`tiny`](Self::tiny), whose sequences or experts (or both) are divided.
+    #[must_use]
+    pub fn tiny_wide(seed: u64, ranks: u32) -> Self {
+        let mut dice = Dice::new(seed ^ 0x0e8b_a27d);
+        loop {
+            let fewer = dice.pick(&[1, 2, 2, 4]).min(ranks);
+            let mut case = Self::tiny(dice.next(), ranks / fewer);
+            case.divide_sequences(&mut dice);
+            if dice.chance(70) {
+                case.route(&mut dice);
+            }
+            let mesh = case.plan.mesh;
+            let divided = mesh.context > 1 || case.model.variants.experts.is_some();
+            case.cluster = clusters::cpu(ranks);
+            if divided && case.plan.world() <= u64::from(ranks) && case.is_legal() {
+                return case;
+            }
+        }
+    }
+
+    fn divide_sequences(&mut self, dice: &mut Dice) {
+        let (plan, model, workload) = (&mut self.plan, &mut self.model, &mut self.workload);
+        plan.mesh.context = dice.pick(&[1, 2, 2, 3, 4]);
+        plan.mesh.context_method = dice.pick(&[ContextMethod::Ring, ContextMethod::AllGather, ContextMethod::AllToAll]);
+        workload.sequence_length = 2 * plan.mesh.context * plan.tensor * dice.within(1, 3);
+        if plan.mesh.context_method == ContextMethod::AllToAll {
+            model.heads *= plan.mesh.context;
+            model.kv_heads *= plan.mesh.context;
+        }
+    }
+
+    /// Experts in the layers from some layer on.
+    fn route(&mut self, dice: &mut Dice) {
+        let (plan, model, workload) = (&mut self.plan, &mut self.model, &mut self.workload);
+        let dense = dice.within(0, model.layers - 1);
+        let run = |layers, feed_forward| LayerRun { layers, mixer: Mixer::Attention, feed_forward };
+        let pattern = [run(dense, FeedForward::Dense), run(model.layers - dense, FeedForward::Experts)];
+        model.variants.pattern = pattern[usize::from(dense == 0)..].to_vec();
+        plan.mesh.expert = dice.pick(&[1, 2, 2, 4, 8]);
+        plan.mesh.expert_tensor = dice.pick(&[1, 1, 2]);
+        let count = plan.mesh.expert * dice.within(1, 3);
+        model.variants.experts = Some(Experts {
+            count,
+            active: dice.within(1, 3).min(count),
+            ffn: plan.mesh.expert_tensor * dice.within(2, 5),
+            shared_ffn: dice.pick(&[0, plan.tensor * 3]),
+            shared_gate: dice.chance(40),
+            mlp: model.mlp,
+            bias: dice.chance(40),
+            router_bias: dice.chance(40),
+            router: Router { scoring: dice.pick(&[Scoring::Softmax, Scoring::Sigmoid]), normalised: dice.chance(60) },
+        });
+        plan.sequence_parallel = plan.tensor > 1;
+        workload.recipe.balance_loss = dice.pick(&[0.0, 0.02, 0.2]);
     }
 
     /// Draws everything beyond data, tensor and pipeline; the result need not be legal.
@@ -57,6 +113,7 @@ impl Case {
                 mlp: model.mlp,
                 bias: false,
                 router_bias: false,
+                router: Router::default(),
             });
             plan.mesh.expert = dice.pick(&[1, 2, 4]);
             plan.mesh.expert_tensor = dice.pick(&[1, 1, 2]);

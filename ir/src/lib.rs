@@ -39,7 +39,7 @@ pub use ids::{
 pub use measurement::{MeasuredOp, Measurement};
 pub use model::{
     BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerKind, LayerRun, Mamba, Mixer, MlpKind, Model,
-    NormKind, ParallelBranches, Positions, QueryKeyNorm, Variants,
+    NormKind, ParallelBranches, Positions, QueryKeyNorm, Router, Scoring, Variants,
 };
 pub use plan::{
     Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision,

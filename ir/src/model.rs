@@ -10,7 +10,7 @@ mod variants;
 
 pub use variants::{
     BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerKind, LayerRun, Mamba, Mixer,
-    ParallelBranches, QueryKeyNorm, Variants,
+    ParallelBranches, QueryKeyNorm, Router, Scoring, Variants,
 };
 
 /// How hidden states are normalised.

@@ -334,6 +334,9 @@ pub enum UnitTensor {
     Combined,
     /// Tokens gathered for an expert that several ranks share, or its partial output.
     ExpertInput,
+    /// Of each sequence and expert the tokens that chose it, in FP32: what the gradient of the loss that balances experts
+    /// needs of ranks that share sequences.
+    RouterStatistics,
 }
 
 /// The other end of a message: rank `r` of this role talks to rank `r + shift` of role `role`.

@@ -177,10 +177,14 @@ impl Workload {
     }
     fn recipe_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let Recipe { document_length, expert_imbalance, input_tokens_per_second, .. } = self.recipe;
+        let Recipe { document_length, expert_imbalance, balance_loss, input_tokens_per_second, .. } = self.recipe;
         if !(expert_imbalance.is_finite() && expert_imbalance >= 1.0) {
             let message = format!("{expert_imbalance} is not the busiest over the mean");
             problems.push(Problem::new("training.expert_imbalance", message).hint("1 is a perfect balance, 1.2 usual"));
+        }
+        if !(balance_loss.is_finite() && balance_loss >= 0.0) {
+            let message = format!("{balance_loss} is not a weight");
+            problems.push(Problem::new("training.balance_loss", message).hint("0.01 and 0.001 are usual, 0 is none"));
         }
         if document_length.is_some_and(|length| length == 0 || !self.sequence_length.is_multiple_of(length)) {
             let length = document_length.unwrap_or_default();

@@ -93,6 +93,7 @@ fn payload_words(program: &Program, payload: &Payload) -> String {
                 UnitTensor::Dispatched => "tokens sent to experts",
                 UnitTensor::Combined => "tokens back from experts",
                 UnitTensor::ExpertInput => "tokens of a shared expert",
+                UnitTensor::RouterStatistics => "choices of experts",
             };
             let chunk = program.chunk(*chunk);
             let unit = if *unit < chunk.units() { unit_words(chunk.unit(*unit)) } else { format!("unit {unit}") };

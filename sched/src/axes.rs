@@ -74,7 +74,7 @@ pub(crate) fn families(layout: &Layout, experts: bool, embedding: Option<(u32, u
     line(Axis::Replica, copies, apart * tensor, true);
     line(Axis::Context, context, tensor, true);
     line(Axis::Shard, state.ranks, tensor, state.axis == Axis::Shard);
-    line(Axis::Data, layout.data, context * tensor, state.norm_axis(layout) == Some(Axis::Data));
+    line(Axis::Data, layout.data, context * tensor, state.norm_axis(layout, experts) == Some(Axis::Data));
     let mesh = layout.mesh;
     line(Axis::ExpertTensor, mesh.expert_tensor, 1, experts);
     line(Axis::Expert, mesh.expert, mesh.expert_tensor, experts);
@@ -134,12 +134,14 @@ impl Sharding {
         Self { ranks, copies, axis: if over_all { Axis::Replica } else { Axis::Shard } }
     }
     /// The axis over which squared norms of shards add up, after the ranks of one replica have added theirs; `None` where
-    /// every replica knows all, or there is one.
-    pub(crate) fn norm_axis(self, layout: &Layout) -> Option<Axis> {
+    /// every replica knows all, or there is one. With experts that are divided over more ranks than a replica has, no
+    /// replica does.
+    pub(crate) fn norm_axis(self, layout: &Layout, experts: bool) -> Option<Axis> {
         let divided = layout.zero != ZeroStage::Zero0 && self.ranks > 1;
-        if !divided || layout.data < 2 {
+        let apart = experts && layout.experts_span_replicas();
+        if !(divided || apart) || layout.data < 2 {
             None
-        } else if layout.mesh.context == 1 && self.copies == 1 {
+        } else if divided && layout.mesh.context == 1 && self.copies == 1 {
             Some(self.axis)
         } else {
             Some(Axis::Data)

@@ -26,7 +26,8 @@
 //!   gradients), or are gathered before it (and their gradients scattered after), or heads are exchanged for tokens before
 //!   and after.
 //! * Experts: tokens are dispatched before the feed-forward part and combined after it, and gathered where several ranks
-//!   share an expert; with overlap, dispatch is beside the feed-forward part and combination beside the next body.
+//!   share an expert; with overlap, dispatch is beside the feed-forward part and combination beside the next body. With a
+//!   loss that balances experts, the ranks that share sequences first sum what their tokens chose.
 //! * ZeRO-3: the parameters of each *part* (the embedding, a layer or half of one, the head) are gathered before it, or with
 //!   prefetch beside the body of the part before; ZeRO-2 and 3: its gradients are scattered after it, or with overlap beside
 //!   the body of the next.

@@ -119,6 +119,7 @@ pub(crate) fn with_experts(mut model: Model, pattern: &[ir::LayerRun]) -> Model 
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: ir::Router::default(),
     });
     model.variants.pattern = pattern.to_vec();
     model.layers = pattern.iter().map(|run| run.layers).sum();

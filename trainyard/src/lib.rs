@@ -24,6 +24,7 @@ pub mod catalog;
 mod error;
 mod facts;
 mod job;
+pub mod launch;
 pub mod output;
 mod policy;
 mod progress;
@@ -39,13 +40,15 @@ pub mod words;
 
 pub use catalog::calibrations;
 pub use error::{Error, InputError};
+pub use launch::{Launch, Launcher};
 pub use output::Output;
 pub use progress::{Context, Progress};
 pub use reports::Document;
 pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{Loaded, Scenario};
 pub use verbs::{
-    CalibrateRowsRequest, InitRequest, Subject, SweepPoints, SweepRequest, ValidateRequest, Validation, Vary,
-    calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, init, plan, quickstart, run,
-    simulate, size, stage_reports, sweep, validate,
+    CalibrateRowsRequest, Gathered, InitRequest, LaunchRequest, Subject, SweepPoints, SweepRequest, ValidateRequest,
+    Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, gather, init,
+    launch as launch_processes, plan, quickstart, run, run_gathered, serve_launched, simulate, size, stage_reports,
+    sweep, take_part, validate,
 };

@@ -27,7 +27,7 @@ pub(crate) fn llama(layers: u32) -> Model {
     }
 }
 
-const fn experts([count, active, ffn, shared_ffn]: [u32; 4]) -> Experts {
+fn experts([count, active, ffn, shared_ffn]: [u32; 4]) -> Experts {
     Experts {
         count,
         active,
@@ -37,6 +37,7 @@ const fn experts([count, active, ffn, shared_ffn]: [u32; 4]) -> Experts {
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: ir::Router::default(),
     }
 }
 

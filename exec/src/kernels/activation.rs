@@ -1,4 +1,4 @@
-//! Activation functions of the feed-forward part: SwiGLU and GELU.
+//! Activation functions of the feed-forward part: SwiGLU, GeGLU and GELU.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -94,6 +94,48 @@ pub fn gelu_backward(kind: Gelu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
     }
 }
 
+/// GeGLU: `out = gelu(gate) * up` element by element.
+///
+/// Source: Shazeer, "GLU Variants Improve Transformer" (2020).
+///
+/// # Panics
+/// If the lengths differ.
+pub fn geglu_forward(kind: Gelu, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert_eq!((gate.len(), up.len()), (out.len(), out.len()), "gate, up and output differ in length");
+    vectorized!({
+        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+            *out = gate * distribution(kind, gate).0 * up;
+        }
+    });
+}
+
+/// Input gradients of [`geglu_forward`]: `d_up = d_out gelu(gate)` and `d_gate = d_out up gelu'(gate)`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn geglu_backward(kind: Gelu, gate: &[f32], up: &[f32], d_out: &[f32], d_gate: &mut [f32], d_up: &mut [f32]) {
+    for length in [up.len(), d_out.len(), d_gate.len(), d_up.len()] {
+        assert_eq!(length, gate.len(), "lengths differ");
+    }
+    vectorized!({
+        let inputs = gate.iter().zip(up).zip(d_out);
+        for (((&gate, &up), &d_out), (d_gate, d_up)) in inputs.zip(d_gate.iter_mut().zip(d_up)) {
+            let (share, slope) = distribution(kind, gate);
+            *d_up = d_out * (gate * share);
+            *d_gate = d_out * up * (share + gate * slope);
+        }
+    });
+}
+
+/// What GELU multiplies its argument with, and the derivative of that.
+#[inline(always)]
+fn distribution(kind: Gelu, x: f32) -> (f32, f32) {
+    match kind {
+        Gelu::Exact => normal_distribution(x),
+        Gelu::Tanh => tanh_gate(x),
+    }
+}
+
 /// `(1 + tanh(u)) / 2` for the `u(x)` of [`Gelu::Tanh`], and its derivative with respect to `x`.
 ///
 /// Computed as `sigmoid(2 u)`, which it is.  The argument is held to where the gate is not yet constant, so that the
@@ -157,6 +199,29 @@ mod tests {
                 let mut dx = vec![f32::NAN; count];
                 gelu_backward(kind, &x, &dy, &mut dx);
                 assert_close("dx", &dx, &numerical_gradient(&wide(&x), |x| inner(&dy, &twin(x))), 1e-6);
+            });
+        }
+    }
+
+    #[test]
+    fn geglu_equals_its_formula_and_gradient() {
+        for kind in [Gelu::Exact, Gelu::Tanh] {
+            Cases::run(20, |cases| {
+                let count = cases.size(1, 40);
+                let (gate, up, d_out) = (cases.values(count, 6.0), cases.values(count, 2.0), cases.values(count, 1.0));
+                let twin = |gate: &[f64], up: &[f64]| {
+                    gate.iter().zip(up).map(|(&g, &u)| gelu(kind, g) * u).collect::<Vec<_>>()
+                };
+                let mut out = vec![f32::NAN; count];
+                geglu_forward(kind, &gate, &up, &mut out);
+                assert_close("out", &out, &twin(&wide(&gate), &wide(&up)), 4e-7);
+
+                let (mut d_gate, mut d_up) = (vec![f32::NAN; count], vec![f32::NAN; count]);
+                geglu_backward(kind, &gate, &up, &d_out, &mut d_gate, &mut d_up);
+                let want = numerical_gradient(&wide(&gate), |gate| inner(&d_out, &twin(gate, &wide(&up))));
+                assert_close("d_gate", &d_gate, &want, 1e-6);
+                let want = numerical_gradient(&wide(&up), |up| inner(&d_out, &twin(&wide(&gate), up)));
+                assert_close("d_up", &d_up, &want, 1e-6);
             });
         }
     }

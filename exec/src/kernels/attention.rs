@@ -1,4 +1,4 @@
-//! Causal attention with grouped queries, tiled over query rows.
+//! Causal attention with grouped queries, over all positions before or over a window of them, tiled over query rows.
 //!
 //! Forward saves, per query, the logarithm of its sum of exponentials; backward recomputes the probabilities from it,
 //! so that memory stays linear in the sequence length.
@@ -61,8 +61,10 @@ pub fn attention_forward(
         let mut sums = [0.0f32; TILE];
         vectorized!({
             for (row, scores) in scores.chunks_exact_mut(tile.width).enumerate() {
-                let (seen, masked) = scores.split_at_mut(tile.visible(row));
-                masked.fill(0.0);
+                let visible = tile.visible(row);
+                scores[..visible.start].fill(0.0);
+                scores[visible.end..].fill(0.0);
+                let seen = &mut scores[visible];
                 let largest = maximum(seen);
                 sums[row] = exponentiate(seen, largest);
                 lse[tile.row(row)] = if seen.is_empty() { largest } else { largest + libm::logf(sums[row]) };
@@ -70,7 +72,7 @@ pub fn attention_forward(
         });
         multiply(1.0, Matrix::new(scores, tile.rows, tile.width), tile.keys(v), 0.0, &mut tile.queries_mut(out));
         vectorized!({
-            for (row, &sum) in sums[..tile.rows].iter().enumerate().filter(|&(row, _)| tile.visible(row) > 0) {
+            for (row, &sum) in sums[..tile.rows].iter().enumerate().filter(|&(row, _)| !tile.visible(row).is_empty()) {
                 let factor = 1.0 / sum;
                 for value in &mut out[tile.row(row) * dim..][..dim] {
                     *value *= factor;
@@ -147,11 +149,12 @@ pub fn attention_backward(
                 let index = tile.row(row);
                 let products = [&d_out[index * dim..][..dim], &out[index * dim..][..dim]];
                 let delta = sum_over(products, |[d_out, out]| d_out * out);
-                let (p, masked_p) = p.split_at_mut(tile.visible(row));
-                let (ds, masked_ds) = ds.split_at_mut(tile.visible(row));
-                masked_p.fill(0.0);
-                masked_ds.fill(0.0);
-                for (p, ds) in p.iter_mut().zip(ds) {
+                let visible = tile.visible(row);
+                for values in [&mut *p, &mut *ds] {
+                    values[..visible.start].fill(0.0);
+                    values[visible.end..].fill(0.0);
+                }
+                for (p, ds) in p[visible.clone()].iter_mut().zip(&mut ds[visible]) {
                     *p = exp(*p - lse[index]);
                     *ds = *p * (*ds - delta);
                 }

@@ -18,6 +18,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod bf16;
 pub mod elementwise;
 pub mod embedding;
 pub mod init;
@@ -28,8 +29,9 @@ pub mod matmul;
 pub mod norm;
 pub mod optimizer;
 pub mod rope;
+pub mod router;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 /// What happens to the old content of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +132,7 @@ fn exponentiate(values: &mut [f32], shift: f32) -> f32 {
 /// Nearest `f32`.  For quantities computed in `f64` only for their accuracy.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation)] // rounding is the purpose
-fn narrow(value: f64) -> f32 {
+pub(crate) fn narrow(value: f64) -> f32 {
     value as f32
 }
 

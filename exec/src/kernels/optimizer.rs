@@ -17,6 +17,34 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+/// What [`adamw_step`] multiplies with, the same for every element.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    pub(crate) keep: f32,
+    pub(crate) new1: f32,
+    pub(crate) old2: f32,
+    pub(crate) new2: f32,
+    pub(crate) negative_step_size: f32,
+    pub(crate) root_correction2: f32,
+    pub(crate) epsilon: f32,
+}
+
+impl Factors {
+    pub(crate) fn new(options: &AdamW, step: u64, decay: bool) -> Self {
+        let correction1 = 1.0 - libm::pow(options.beta1, step as f64);
+        let correction2 = 1.0 - libm::pow(options.beta2, step as f64);
+        Self {
+            keep: if decay { narrow(1.0 - options.learning_rate * options.weight_decay) } else { 1.0 },
+            new1: narrow(1.0 - options.beta1),
+            old2: narrow(options.beta2),
+            new2: narrow(1.0 - options.beta2),
+            negative_step_size: narrow(-options.learning_rate / correction1),
+            root_correction2: narrow(correction2.sqrt()),
+            epsilon: narrow(options.epsilon),
+        }
+    }
+}
+
 /// One AdamW step on a range of parameters:
 ///
 /// ```text
@@ -45,14 +73,8 @@ pub fn adamw_step(
     for length in [gradients.len(), first_moments.len(), second_moments.len()] {
         assert_eq!(length, weights.len(), "weights, gradients and moments differ in length");
     }
-    let correction1 = 1.0 - libm::pow(options.beta1, step as f64);
-    let correction2 = 1.0 - libm::pow(options.beta2, step as f64);
-    let keep = if decay { narrow(1.0 - options.learning_rate * options.weight_decay) } else { 1.0 };
-    let new1 = narrow(1.0 - options.beta1);
-    let (old2, new2) = (narrow(options.beta2), narrow(1.0 - options.beta2));
-    let negative_step_size = narrow(-options.learning_rate / correction1);
-    let root_correction2 = narrow(correction2.sqrt());
-    let epsilon = narrow(options.epsilon);
+    let Factors { keep, new1, old2, new2, negative_step_size, root_correction2, epsilon } =
+        Factors::new(options, step, decay);
     vectorized!({
         let moments = first_moments.iter_mut().zip(second_moments);
         for ((w, &g), (m, v)) in weights.iter_mut().zip(gradients).zip(moments) {

@@ -38,6 +38,12 @@ impl RotaryTable {
         };
         Self { cosines: angles(libm::cos), sines: angles(libm::sin), pairs: frequencies.len() }
     }
+
+    /// `[positions, pairs]`: the cosines and the sines, for a copy on a device.
+    #[must_use]
+    pub fn content(&self) -> (&[f32], &[f32]) {
+        (&self.cosines, &self.sines)
+    }
 }
 
 /// Rotates queries or keys in place: pair `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
@@ -67,15 +73,35 @@ fn apply<const BACK: bool>(
     sequence_length: usize,
     first_position: usize,
 ) {
-    let pairs = table.pairs;
+    let angles = Angles { cosines: &table.cosines, sines: &table.sines, pairs: table.pairs };
+    rotate_angles::<BACK>(angles, x, heads, sequence_length, first_position);
+}
+
+/// The content of a [`RotaryTable`], wherever it lies: `[positions, pairs]` each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Angles<'a> {
+    pub(crate) cosines: &'a [f32],
+    pub(crate) sines: &'a [f32],
+    pub(crate) pairs: usize,
+}
+
+/// [`rotate`], or [`rotate_back`] if `BACK`.
+pub(crate) fn rotate_angles<const BACK: bool>(
+    angles: Angles<'_>,
+    x: &mut [f32],
+    heads: usize,
+    sequence_length: usize,
+    first_position: usize,
+) {
+    let Angles { cosines, sines, pairs } = angles;
     let tokens = rows_of(x.len(), heads * 2 * pairs);
     let last = first_position + sequence_length.min(tokens);
-    assert!(last * pairs <= table.cosines.len(), "positions up to {last} lie beyond the table");
+    assert!(last * pairs <= cosines.len(), "positions up to {last} lie beyond the table");
     vectorized!({
         for (token, heads) in x.chunks_exact_mut(heads * 2 * pairs).enumerate() {
             let start = (first_position + token % sequence_length) * pairs;
-            let cosines = &table.cosines[start..][..pairs];
-            let sines = &table.sines[start..][..pairs];
+            let cosines = &cosines[start..][..pairs];
+            let sines = &sines[start..][..pairs];
             for head in heads.chunks_exact_mut(2 * pairs) {
                 let (low, high) = head.split_at_mut(pairs);
                 for ((a, b), (&cosine, &sine)) in low.iter_mut().zip(high).zip(cosines.iter().zip(sines)) {

@@ -119,8 +119,8 @@ mod tests {
                 MeasuredOp::Dispatch => "dispatch".to_owned(),
             });
         }
-        // Every streaming kernel of the executor, two attentions, products, copies, dispatch, three collectives over 2, 3 and 4 ranks.
-        assert_eq!(classes.len(), streaming::KINDS.len() + 2 + 3 + 9, "{classes:?}");
+        // Every streaming kernel of the executor, two attentions, products, copies, dispatch, four collectives over 2, 3 and 4 ranks.
+        assert_eq!(classes.len(), streaming::KINDS.len() + 2 + 3 + 12, "{classes:?}");
         let cost = |of: u64| {
             let same = |m: &&Measurement| m.op == MeasuredOp::Copy { bytes: Bytes::new(of) };
             measurements.iter().find(same).unwrap().median.nanoseconds()

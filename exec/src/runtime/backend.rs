@@ -10,14 +10,16 @@ use ir::{
 use super::crew::{Batch, Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
+use super::processes::{Job, Processes, Tensors};
+use super::recovery::Recovery;
 use super::refusals;
 use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
 use crate::data::Dataset;
-use crate::state::{RankState, Weights};
+use crate::state::{RankState, Routing, Weights};
 
-/// Trains for real: every rank is a thread of this process, in FP32.
+/// Trains for real, in FP32 or BF16: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
 ///
 /// Its times are measured. Devices with a slowdown and links between domains are emulated as the cluster says; see
 /// the [module](super). `load` of another program between iterations keeps weights and optimizer state if the model is
@@ -27,6 +29,8 @@ pub struct CpuBackend {
     cluster: Cluster,
     corpus: Arc<[u8]>,
     options: CpuOptions,
+    processes: Option<Processes>,
+    recovery: Option<Recovery>,
     loaded: Option<Loaded>,
     losses: Vec<f64>,
 }
@@ -34,8 +38,11 @@ pub struct CpuBackend {
 #[derive(Debug)]
 struct Loaded {
     program: Arc<VerifiedProgram>,
+    flat: Arc<Program>,
+    dataset: Arc<Dataset>,
     digest: u64,
-    crew: Crew,
+    /// The threads, unless the ranks are processes.
+    crew: Option<Crew>,
     oversubscribed: bool,
 }
 
@@ -43,7 +50,31 @@ impl CpuBackend {
     /// A machine that stands for `cluster` and trains on the bytes of `corpus`.
     #[must_use]
     pub fn new(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions) -> Self {
-        Self { cluster, corpus: corpus.into(), options, loaded: None, losses: Vec::new() }
+        Self {
+            cluster,
+            corpus: corpus.into(),
+            options,
+            processes: None,
+            recovery: None,
+            loaded: None,
+            losses: Vec::new(),
+        }
+    }
+    /// The same with ranks that are processes: each program must have as many ranks as there are. Devices with a slowdown
+    /// are emulated, links are not.
+    #[must_use]
+    pub fn over(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions, processes: Processes) -> Self {
+        Self { processes: Some(processes), ..Self::new(cluster, corpus, options) }
+    }
+    /// With processes that are started again when a rank is lost.
+    #[must_use]
+    pub fn with_recovery(self, recovery: Recovery) -> Self {
+        Self { recovery: Some(recovery), ..self }
+    }
+    /// How often ranks were lost, and why, if they are started again.
+    #[must_use]
+    pub const fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
     }
     /// Mean loss of each iteration that ended, in order, since the backend was made.
     #[must_use]
@@ -60,13 +91,28 @@ impl CpuBackend {
     ///
     /// # Errors
     /// What stopped the run before.
-    pub fn snapshot(&self) -> Result<Option<Snapshot>, BackendError> {
-        self.loaded.as_ref().map(|loaded| loaded.crew.save()).transpose()
+    pub fn snapshot(&mut self) -> Result<Option<Snapshot>, BackendError> {
+        let Some(loaded) = &self.loaded else { return Ok(None) };
+        match (&loaded.crew, &mut self.processes) {
+            (Some(crew), _) => crew.save(),
+            (None, Some(processes)) => processes.save(),
+            (None, None) => unreachable!("a loaded program has ranks"),
+        }
+        .map(Some)
     }
 
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
         let mut problems = refusals::of(program);
         problems.extend(device_problems(program, &self.cluster));
+        match &self.processes {
+            Some(processes) => {
+                problems.extend(process_problem(program, processes));
+                problems.extend(routing_problem(&self.options.routing));
+            }
+            // They were lost, and could not be started again.
+            None if self.recovery.is_some() => problems.push(ended()),
+            None => {}
+        }
         let workload = &program.workload;
         problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
         problems.extend(self.options.initial.iter().flat_map(|weights| weights.problems(&program.model)));
@@ -75,8 +121,93 @@ impl CpuBackend {
 
     /// The state to go on from: that of the loaded program, if it is of the same model and nothing went wrong.
     fn carried_over(&mut self, model: &Model) -> Option<Snapshot> {
-        let loaded = self.loaded.take()?;
-        (loaded.program.model == *model).then(|| loaded.crew.save().ok()).flatten()
+        let same = self.loaded.as_ref()?.program.model == *model;
+        let snapshot = if same { self.snapshot().ok().flatten() } else { None };
+        self.loaded = None;
+        snapshot
+    }
+
+    /// Tells all processes what they work on, going on from `carried` if there is any.
+    fn tell(
+        &mut self,
+        program: &Arc<VerifiedProgram>,
+        flat: &Arc<Program>,
+        carried: Option<&Snapshot>,
+    ) -> Result<(), BackendError> {
+        let job = job(program, &self.options, carried);
+        let slowdowns = slowdowns(program, &self.cluster);
+        let script = Arc::new(Script::new(program));
+        let processes = self.processes.as_mut().expect("ranks that are processes");
+        processes.load(flat, &script, |rank| job(slowdowns[rank.index()]))
+    }
+
+    /// Carries out an iteration, and keeps the state after it if it is wanted.
+    fn attempt(&mut self, iteration: u64) -> Result<Vec<Report>, BackendError> {
+        let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
+        let reports = match (&loaded.crew, &mut self.processes) {
+            (Some(crew), _) => crew.iterate(iteration),
+            (None, Some(processes)) => {
+                let feed = |rank, microbatch| batch(&loaded.flat, &loaded.dataset, rank, iteration, microbatch);
+                processes.iterate(iteration, self.options.stall_timeout, feed)
+            }
+            (None, None) => unreachable!("a loaded program has ranks"),
+        }?;
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.wants(iteration)) {
+            let state = self.snapshot()?.expect("a program is loaded");
+            self.recovery.as_mut().expect("it wants the state").keep(iteration, state);
+        }
+        Ok(reports)
+    }
+
+    /// Starts the ranks again after they stopped in `iteration`, and gives the iteration to go on from.
+    fn recover(
+        &mut self,
+        program: &Arc<VerifiedProgram>,
+        flat: &Arc<Program>,
+        iteration: u64,
+        mut error: BackendError,
+    ) -> Result<u64, BackendError> {
+        let Some(mut recovery) = self.recovery.take() else { return Err(error) };
+        let result = loop {
+            let next = match recovery.lost(iteration, error) {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            // The old ones end before new ones start.
+            self.processes = None;
+            let started = recovery.start().and_then(|processes| {
+                self.processes = Some(processes);
+                self.tell(program, flat, recovery.kept())
+            });
+            match started {
+                Ok(()) => break Ok(next),
+                Err(again) => error = again,
+            }
+        };
+        self.recovery = Some(recovery);
+        result
+    }
+
+    /// Starts the threads of the ranks.
+    fn start(
+        &self,
+        plan: Plan,
+        verified: &Arc<VerifiedProgram>,
+        dataset: &Arc<Dataset>,
+        carried: Option<Snapshot>,
+    ) -> Result<Crew, BackendError> {
+        let (initial, routing) = (self.options.initial.clone(), self.options.routing.clone());
+        let build = {
+            let verified = Arc::clone(verified);
+            move |rank| {
+                let mut state = build(&verified, rank, carried.as_ref(), initial.as_deref());
+                state.set_routing(routing.clone());
+                state
+            }
+        };
+        let (program, dataset) = (Arc::clone(&plan.program), Arc::clone(dataset));
+        let feed = move |rank, iteration, microbatch| batch(&program, &dataset, rank, iteration, microbatch);
+        Crew::start(plan, self.options.clone(), build, feed)
     }
 }
 
@@ -97,33 +228,51 @@ impl Backend for CpuBackend {
         let workload = &program.workload;
         let dataset = Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed)
             .map_err(|problem| BackendError::Unsupported(vec![problem]))?;
-        let carried = self.carried_over(&program.model).map(Arc::new);
-        let initial = self.options.initial.clone();
-        let build = {
-            let program = Arc::clone(&program);
-            move |rank| build(&program, rank, carried.as_deref(), initial.as_deref())
-        };
+        let dataset = Arc::new(dataset);
+        let carried = self.carried_over(&program.model);
         let flat = Arc::new(Program::clone(&program));
-        let feed = {
-            let program = Arc::clone(&flat);
-            move |rank, iteration, microbatch| batch(&program, &dataset, rank, iteration, microbatch)
+        let crew = if self.processes.is_some() {
+            let told = self.tell(&program, &flat, carried.as_ref());
+            if let Some(recovery) = &mut self.recovery {
+                recovery.begin(carried);
+            }
+            if let Err(error) = told {
+                self.recover(&program, &flat, 0, error)?;
+            }
+            None
+        } else {
+            let script = Arc::new(Script::new(&program));
+            let slowdowns = slowdowns(&program, &self.cluster);
+            let (wires, capacities) = wires(&program, &self.cluster, &script);
+            let plan = Plan { program: Arc::clone(&flat), script, wires, capacities, slowdowns };
+            Some(self.start(plan, &program, &dataset, carried)?)
         };
-        let script = Arc::new(Script::new(&program));
-        let (wires, capacities) = wires(&program, &self.cluster, &script);
-        let plan = Plan { program: flat, script, wires, capacities, slowdowns: slowdowns(&program, &self.cluster) };
-        let crew = Crew::start(plan, self.options.clone(), build, feed)?;
         let cores =
             std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
         let oversubscribed = oversubscribed(&program, &self.cluster, cores);
-        self.loaded = Some(Loaded { digest: program.digest(), program, crew, oversubscribed });
+        self.loaded = Some(Loaded { digest: program.digest(), program, flat, dataset, crew, oversubscribed });
         Ok(())
     }
 
     /// # Panics
     /// If nothing is loaded.
     fn iterate(&mut self, iteration: u64) -> Result<IterationOutcome, BackendError> {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.enter(iteration);
+        }
+        let mut at = iteration;
+        let reports = loop {
+            match self.attempt(at) {
+                Ok(reports) if at == iteration => break reports,
+                Ok(_) => at += 1,
+                Err(error) => {
+                    let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
+                    let (program, flat) = (Arc::clone(&loaded.program), Arc::clone(&loaded.flat));
+                    at = self.recover(&program, &flat, at, error)?;
+                }
+            }
+        };
         let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
-        let reports = loaded.crew.iterate(iteration)?;
         let loss = mean_loss(&loaded.program, &reports);
         let gradient_norm = reports.iter().find_map(|report| report.gradient_norm);
         let timeline = Timeline {
@@ -151,10 +300,52 @@ fn build(
     state
 }
 
-/// Index of a rank among the replicas and in its tensor group.
+/// What a rank's process is told to work on, by its slowdown.
+fn job(program: &VerifiedProgram, options: &CpuOptions, carried: Option<&Snapshot>) -> impl Fn(f64) -> Job + use<> {
+    let text = ir::program::text::print(program);
+    let faults = options.faults.clone();
+    let weights = carried.map(|snapshot| &snapshot.weights).or(options.initial.as_deref()).cloned();
+    let moments = carried.map(|snapshot| snapshot.moments.clone());
+    move |slowdown| Job {
+        program: text.clone(),
+        slowdown,
+        faults: faults.clone(),
+        weights: weights.as_ref().map(Tensors::from),
+        moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
+    }
+}
+
+fn ended() -> Problem {
+    Problem::new("launch", "the processes of the ranks have ended").hint("start them again")
+}
+
+/// Choices of experts are kept in the memory that threads share.
+fn routing_problem(routing: &Routing) -> Option<Problem> {
+    match routing {
+        Routing::Free => None,
+        Routing::Record(_) | Routing::Replay(_) => {
+            let message = "choices of experts are recorded and repeated in one process, not by ranks of their own";
+            Some(Problem::new("launch", message).hint("let the ranks be threads"))
+        }
+    }
+}
+
+/// Why processes cannot carry out a program, if they cannot.
+fn process_problem(program: &Program, processes: &Processes) -> Option<Problem> {
+    let (ranks, world) = (program.world(), processes.world());
+    if processes.failed() {
+        return Some(ended());
+    }
+    let hint = format!("start {ranks} processes, or divide the model over {world} ranks");
+    (ranks != world)
+        .then(|| Problem::new("launch", format!("the plan has {ranks} ranks, and {world} processes were started")))
+        .map(|problem| problem.hint(hint))
+}
+
+/// Index of a rank's replica and in its tensor group.
 fn place(program: &Program, rank: Rank) -> (u32, u32) {
     let layout = &program.layout;
-    (rank.raw() / layout.tensor % layout.data, rank.raw() % layout.tensor)
+    (rank.raw() / (layout.mesh.context * layout.tensor) % layout.data, rank.raw() % layout.tensor)
 }
 
 /// The sequences of a microbatch: replica `r` takes the `r`-th of equal contiguous parts of the global batch, and
@@ -170,7 +361,7 @@ fn batch(program: &Program, dataset: &Dataset, rank: Rank, iteration: u64, micro
     batch
 }
 
-/// The sum of the replicas' shares, in order.
+/// The sum of the shares of all ranks that look at other tokens, in order.
 fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
     let ranks = reports
         .iter()

@@ -2,37 +2,42 @@
 
 use std::sync::Arc;
 
-use ir::program::{CollectiveKind, Message, Op, Pass, Payload, UnitRange};
+use ir::program::{CollectiveKind, HostCopy, Message, Op, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, InstructionId, MicrobatchId, Program};
 
 use super::crew::{Batch, Crew, Plan};
 use super::options::CpuOptions;
 use super::script::Script;
 use super::shared::Report;
-use super::snapshot::Snapshot;
+use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
+use crate::parcels;
+use crate::state::{Part, Progress};
 
 /// A worker that holds one buffer and copies into and out of it, as training state does.
 #[derive(Debug)]
 struct Mover {
     whole: Vec<f32>,
+    /// The same as equal parts for all members.
+    bundle: Vec<f32>,
     members: usize,
 }
 
 impl Worker for Mover {
     fn begin_iteration(&mut self, _: u64) {}
     fn feed(&mut self, _: MicrobatchId, _: &[u32], _: &[u32]) {}
-    fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<(), NotFinite> {
-        Ok(())
+    fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<Progress, NotFinite> {
+        Ok(Progress::Ended)
     }
     fn contribution(&mut self, kind: CollectiveKind, _: Payload) -> &[f32] {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.whole,
             CollectiveKind::AllGather => &self.whole[..self.whole.len() / self.members],
-            CollectiveKind::AllToAll => unreachable!("the executor carries out no {}", kind.name()),
+            CollectiveKind::AllToAll => &self.bundle,
         }
     }
-    fn deliver(&mut self, _: CollectiveKind, _: Payload, values: &[f32]) {
+    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
+        let values = if kind == CollectiveKind::AllToAll { &values[self.members..] } else { values };
         self.whole[..values.len()].copy_from_slice(values);
     }
     fn outgoing(&mut self, _: Message) -> &[f32] {
@@ -41,6 +46,7 @@ impl Worker for Mover {
     fn incoming(&mut self, _: Message, values: &[f32]) {
         self.whole.copy_from_slice(values);
     }
+    fn host_copy(&mut self, _: HostCopy, _: bool) {}
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         Ok(())
     }
@@ -56,7 +62,7 @@ impl Worker for Mover {
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * self.whole.len() as u64)
     }
-    fn save(&self, _: &mut Snapshot) {}
+    fn save(&self, _: &mut dyn FnMut(Kept, &Part<'_>)) {}
     fn poison(&mut self) {}
 }
 
@@ -104,7 +110,12 @@ fn run(program: Program, elements: usize, iterations: u64) -> Vec<Report> {
         script,
         program,
     };
-    let build = move |_| Mover { whole: vec![1e-30; elements], members };
+    let build = move |_| {
+        let (whole, mut bundle) = (vec![1e-30; elements], Vec::new());
+        parcels::begin(&mut bundle, std::iter::repeat_n(elements / members, members));
+        bundle.extend_from_slice(&whole[..elements / members * members]);
+        Mover { whole, bundle, members }
+    };
     let crew = Crew::start(plan, CpuOptions::default(), build, |_, _, _| Batch::default());
     let crew = crew.unwrap_or_else(|error| panic!("{error}"));
     let iterate = |iteration| crew.iterate(iteration).unwrap_or_else(|error| panic!("{error}"));

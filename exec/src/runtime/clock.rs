@@ -1,20 +1,37 @@
 //! The two clocks of a rank: the monotonic clock that all ranks share, and the CPU time of its own thread.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since a moment that all ranks share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Epoch(Instant);
+pub(crate) struct Epoch(u64);
 
 impl Epoch {
     /// An epoch that begins now.
     pub(crate) fn now() -> Self {
-        Self(Instant::now())
+        Self(monotonic())
+    }
+    /// The epoch that began when [`monotonic`] said `reading`.
+    pub(crate) const fn at(reading: u64) -> Self {
+        Self(reading)
+    }
+    /// What [`monotonic`] said when it began.
+    pub(crate) const fn reading(self) -> u64 {
+        self.0
     }
     /// Nanoseconds since it began; zero before.
     pub(crate) fn elapsed(self) -> u64 {
-        nanoseconds(Instant::now().saturating_duration_since(self.0))
+        monotonic().saturating_sub(self.0)
     }
+}
+
+/// The monotonic clock of this machine in nanoseconds: one clock for all of its processes, as long as it is up.
+pub(crate) fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).expect("the monotonic clock is never negative");
+    part(time.tv_sec) * ir::quantity::NANOSECONDS_PER_SECOND + part(time.tv_nsec)
 }
 
 /// A duration as whole nanoseconds.
@@ -27,7 +44,7 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
 
 /// CPU time that the calling thread has used, in nanoseconds.
 pub(crate) fn thread_cpu() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     let part = |value: i64| u64::try_from(value).expect("a thread's CPU time is never negative");
     part(time.tv_sec) * ir::quantity::NANOSECONDS_PER_SECOND + part(time.tv_nsec)
 }

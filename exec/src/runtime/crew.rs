@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ir::program::{CollectiveKind, Direction, Op, Payload};
-use ir::{BackendError, InstructionId, MicrobatchId, Program, Rank};
+use ir::{BackendError, MicrobatchId, Program, Rank};
 
 use super::clock::wait_exactly;
 use super::exchange::Exchanges;
@@ -18,6 +17,8 @@ use super::rank::{Context, Run};
 use super::script::Script;
 use super::shared::{Beat, Report, Request, Shared, State};
 use super::snapshot::Snapshot;
+use super::stall::Watch;
+use super::threads::Threads;
 use super::worker::Worker;
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
@@ -202,7 +203,7 @@ impl Home {
                 None => return,
                 Some(Request::Save) => {
                     state = self.shared.lock();
-                    worker.save(&mut state.snapshot);
+                    worker.save(&mut |kept, part| state.snapshot.put(kept, part));
                     state.ready += 1;
                     self.shared.tell_coordinator(state);
                 }
@@ -227,24 +228,19 @@ impl Home {
         iteration: u64,
         count: u64,
     ) -> Option<Report> {
-        worker.begin_iteration(iteration);
-        for microbatch in (0..self.program.layout.microbatches).map(MicrobatchId::new) {
-            let (tokens, targets) = feed(rank, iteration, microbatch);
-            worker.feed(microbatch, &tokens, &targets);
-        }
+        prepare(worker, &self.program, iteration, |microbatch| feed(rank, iteration, microbatch));
         let context = Context {
             rank,
             program: &self.program,
             script: &self.script,
-            shared: &self.shared,
             slowdown: self.slowdowns[rank.index()],
             faults: &self.faults,
         };
-        let run = Run::new(context, worker, scratch, iteration);
+        let run = Run::new(context, worker, iteration);
         if !self.all_ready(rank, count) {
             return None;
         }
-        match run.run() {
+        match run.run(Threads::new(rank.index(), &self.script, &self.shared, scratch)) {
             Ok(report) => Some(report),
             Err(stop) => {
                 if let Some(failure) = stop.failure(rank, iteration) {
@@ -286,96 +282,35 @@ impl Home {
         if state.begun < state.asked {
             return None;
         }
-        let now = state.exchanges.epoch().elapsed();
-        let limit = super::clock::nanoseconds(timeout);
-        let beats: Vec<_> = self.shared.beats.iter().map(Beat::read).collect();
-        let waits = |rank: usize| beats[rank].1.is_none() || state.reports[rank].is_some();
-        let seconds = |since: u64| now.saturating_sub(since) as f64 * 1e-9;
-        let rank_of = |rank: usize| Rank::new(u32::try_from(rank).expect("ranks are u32"));
-        let stalled = |rank: usize, what: String| Some(BackendError::Stalled { rank: rank_of(rank), iteration, what });
-        let others_wait = |rank: usize| beats.len() == 1 || (0..beats.len()).any(|other| other != rank && waits(other));
-        for (rank, (since, instruction)) in beats.iter().enumerate() {
-            let Some(instruction) = instruction.filter(|_| state.reports[rank].is_none()) else { continue };
-            if now.saturating_sub(*since) > limit && others_wait(rank) {
-                let doing = self.describe(rank, instruction);
-                return stalled(rank, format!("{:.1} s in {doing} while others waited", seconds(*since)));
-            }
-        }
-        let asleep = |rank: usize| state.reports[rank].is_some() || now.saturating_sub(beats[rank].0) > limit;
-        if (0..beats.len()).all(|rank| waits(rank) && asleep(rank)) && state.exchanges.next_event().is_none() {
-            let id = state.exchanges.missing_end()?;
-            let end = self.script.transactions[id.transaction].ends[id.end];
-            let missing = self.describe(end.rank, end.instruction);
-            return stalled(
-                end.rank,
-                format!("it never came to {missing}, for which others waited {:.1} s", timeout.as_secs_f64()),
-            );
-        }
-        None
-    }
-
-    fn describe(&self, rank: usize, id: InstructionId) -> String {
-        describe(&self.program, self.script.ranks[rank].role.index(), id)
+        let watch = Watch {
+            program: &self.program,
+            script: &self.script,
+            now: state.exchanges.epoch().elapsed(),
+            limit: super::clock::nanoseconds(timeout),
+            beats: self.shared.beats.iter().map(Beat::read).collect(),
+            reported: state.reports.iter().map(Option::is_some).collect(),
+        };
+        let missing = || state.exchanges.next_event().is_none().then(|| state.exchanges.missing_end()).flatten();
+        watch.stalled(iteration, missing)
     }
 }
 
-/// An instruction in words.
-fn describe(program: &Program, role: usize, id: InstructionId) -> String {
-    let what = match program.roles[role].instruction(id).op {
-        Op::Compute { pass, chunk, microbatch, .. } => {
-            format!("{} of microbatch {} through chunk {}", pass.name(), microbatch.raw(), chunk.raw())
-        }
-        Op::Collective { kind, payload, .. } => collective(kind, payload),
-        Op::Send { peer, message, .. } => {
-            format!(
-                "sending {} of microbatch {} to a rank {:+} away",
-                tensor(message.direction),
-                message.microbatch.raw(),
-                peer.shift
-            )
-        }
-        Op::Receive { peer, message, .. } => {
-            format!(
-                "receiving {} of microbatch {} from a rank {:+} away",
-                tensor(message.direction),
-                message.microbatch.raw(),
-                peer.shift
-            )
-        }
-        Op::GradientNorm => "the gradient norm".to_owned(),
-        Op::Optimizer => "the optimizer step".to_owned(),
-        Op::HostCopy { .. } => "a copy to or from host memory".to_owned(),
-    };
-    format!("instruction {} ({what})", id.raw())
-}
-
-const fn tensor(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Forward => "the activation",
-        Direction::Backward => "the gradient",
+/// What a rank does before the clock of an iteration starts.
+pub(super) fn prepare<W: Worker>(
+    worker: &mut W,
+    program: &Program,
+    iteration: u64,
+    mut feed: impl FnMut(MicrobatchId) -> Batch,
+) {
+    worker.begin_iteration(iteration);
+    for microbatch in (0..program.layout.microbatches).map(MicrobatchId::new) {
+        let (tokens, targets) = feed(microbatch);
+        worker.feed(microbatch, &tokens, &targets);
     }
-}
-
-fn collective(kind: CollectiveKind, payload: Payload) -> String {
-    let of = match payload {
-        Payload::Activation { chunk, unit, microbatch, .. } => {
-            format!("activations at unit {unit} of chunk {}, microbatch {}", chunk.raw(), microbatch.raw())
-        }
-        Payload::Gradients { chunk } => format!("gradients of chunk {}", chunk.raw()),
-        Payload::Parameters { chunk } => format!("parameters of chunk {}", chunk.raw()),
-        Payload::ExpertGradients { chunk } => format!("gradients of the experts of chunk {}", chunk.raw()),
-        Payload::ExpertParameters { chunk } => format!("parameters of the experts of chunk {}", chunk.raw()),
-        Payload::UnitParameters { chunk, unit, .. } => format!("parameters of unit {unit} of chunk {}", chunk.raw()),
-        Payload::UnitGradients { chunk, unit, .. } => format!("gradients of unit {unit} of chunk {}", chunk.raw()),
-        Payload::ReplicatedGradients => "gradients of replicated parameters".to_owned(),
-        Payload::TiedGradients => "gradients of the tied embedding".to_owned(),
-        Payload::GradientNorm => "the gradient norm".to_owned(),
-    };
-    format!("{} of {of}", kind.name())
 }
 
 /// What a panic said.
-fn cause(panic: &(dyn Any + Send)) -> String {
+pub(super) fn cause(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("its thread panicked: {}", text.unwrap_or("with a value that is no text"))

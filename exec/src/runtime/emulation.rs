@@ -1,6 +1,6 @@
 //! Which devices and links of a cluster are emulated, and how.
 //!
-//! Ranks are threads of one process whatever the cluster says. A device with a slowdown other than 1 is emulated by
+//! Ranks are threads or processes of this machine whatever the cluster says. A device with a slowdown other than 1 is emulated by
 //! waiting, a path that leaves a domain by the [`super::network`]; inside a domain data move at the speed of this
 //! machine's memory.
 
@@ -30,6 +30,13 @@ pub fn oversubscribed(program: &Program, cluster: &Cluster, cores: u32) -> bool 
     } else {
         program.world() > cores
     }
+}
+
+/// Whether a run whose ranks are threads emulates links: data go between domains of the cluster. Between processes, none
+/// is emulated.
+#[must_use]
+pub fn emulates_links(program: &Program, cluster: &Cluster) -> bool {
+    wires(program, cluster, &Script::new(program)).0.iter().any(Option::is_some)
 }
 
 /// What each transaction puts on the emulated network (`None`: nothing, it stays inside a domain), and the capacity of

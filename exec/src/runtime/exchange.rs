@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::clock::Epoch;
+use super::meeting::Moments;
 use super::network::{Network, Wire};
 use super::script::{EndId, Exchange, STREAMS, Script};
 
@@ -46,19 +47,6 @@ struct Meeting {
     taken: usize,
 }
 
-/// What an end may be told.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Moments {
-    /// When its stream and waits let it begin.
-    pub(super) reached: Option<u64>,
-    /// When all ends were reached and, in shared memory, the taker's thread was free to copy.
-    pub(super) started: Option<u64>,
-    /// When it ended.
-    pub(super) ended: Option<u64>,
-    /// Whether its data can be taken.
-    pub(super) ready: bool,
-}
-
 /// All transactions of an iteration.
 #[derive(Debug)]
 pub(super) struct Exchanges {
@@ -68,7 +56,7 @@ pub(super) struct Exchanges {
     /// Of each rank and stream: transactions that have ended, and when the last did.
     cursors: Vec<[(usize, u64); STREAMS]>,
     network: Network,
-    /// Tensors to use again, by length.
+    /// Tensors to use again, by the power of two that they have room for: what experts exchange varies in length.
     pool: BTreeMap<usize, Vec<Vec<f32>>>,
     epoch: Epoch,
     /// Ranks that something happened to since they last looked.
@@ -211,7 +199,8 @@ impl Exchanges {
     }
     /// An empty tensor with room for `length` elements.
     pub(super) fn tensor(&mut self, length: usize) -> Vec<f32> {
-        self.pool.get_mut(&length).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(length))
+        let room = length.next_power_of_two();
+        self.pool.get_mut(&room).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(room))
     }
     /// The first end of a transaction that others wait for: reached by some, not by it.
     pub(super) fn missing_end(&self) -> Option<EndId> {
@@ -223,9 +212,9 @@ impl Exchanges {
     }
     fn recycle(&mut self, tensor: Tensor) {
         if let Some(mut tensor) = Arc::into_inner(tensor) {
-            let length = tensor.len();
             tensor.clear();
-            self.pool.entry(length).or_default().push(tensor);
+            let room = tensor.capacity().checked_ilog2().map_or(1, |power| 1 << power);
+            self.pool.entry(room).or_default().push(tensor);
         }
     }
     /// Marks an end as reached if it has arrived and heads its stream; begins the transaction if it was the last.

@@ -1,4 +1,4 @@
-//! Threads that carry out a program: ranks, where they meet, and the devices and links that are emulated.
+//! Threads or processes that carry out a program: ranks, where they meet, and the devices and links that are emulated.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -9,6 +9,9 @@
 //! | `reduce` | sums in a fixed order |
 //! | `emulation` | which devices and links are emulated |
 //! | `crew` | the threads: start, iterate, fail, stop |
+//! | `recovery` | processes that are started again when a rank is lost |
+//! | `meeting` | what a rank asks of whatever carries its messages and collectives |
+//! | [`processes`] | ranks that are processes: started, joined, watched, ended |
 //! | `backend` | all of it behind [`ir::Backend`] |
 //!
 //! # Streams on a CPU
@@ -26,35 +29,52 @@
 //!   data out is free, and ends when that rank has its data. Its copies and sums are CPU time of the ranks.
 //! * On an emulated link it starts when all ends are there and lasts exactly as long as the link says; the copies are
 //!   made meanwhile if the rank has nothing else to do, and otherwise lie between two spans of its compute stream.
-//! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) at its changes, not what the program
-//!   says that it would: a boundary tensor counts until the next one is sent, and the runtime's own copies of tensors on
-//!   their way between ranks are not in it.
+//! * Attention whose keys and values go round the ranks pauses while it waits for them: its span lasts from its start to its
+//!   end. Where an exchange stands before the instruction that computes what it carries (keys and values that are gathered,
+//!   heads for tokens), that is computed when the exchange begins, between two compute spans; what only needs to be added up
+//!   or multiplied once an exchange has ended is computed when its data are taken.
+//! * Exchanges with experts carry as many copies as the router says; on an emulated link they last as long as those of the
+//!   program, which knows only the mean.
+//! * A copy to or from host memory is a copy in memory by the rank's thread, before or after a compute instruction that it
+//!   would run beside on a device with a copy engine; an emulated device's slowdown does not stretch it.
+//! * Memory is what the rank's state holds ([`crate::state::RankState::bytes_held`]) after each instruction, and the most
+//!   that it held inside one, not what the program says that it would: a boundary tensor counts until the next one is sent,
+//!   and the runtime's own copies of tensors on their way between ranks are not in it. Host memory that a plan uses is
+//!   counted apart.
 //!
 //! # When something goes wrong
 //!
 //! The first failure stops all ranks: a number that is not finite, a thread that panics, a rank that works on one
 //! instruction (or keeps others waiting) for longer than [`CpuOptions::stall_timeout`], an interrupt. Ranks that wait leave
-//! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread.
+//! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread. Ranks that are
+//! processes may also end or stop as such, see [`processes::Processes`]; [`Recovery`] starts them again.
 
 mod backend;
 pub(crate) mod bench;
 pub(crate) mod clock;
 mod crew;
+mod describe;
 mod emulation;
 mod exchange;
+mod meeting;
 mod network;
 mod options;
+pub mod processes;
 mod rank;
+mod recovery;
 pub(crate) mod reduce;
 mod refusals;
 mod script;
 mod shared;
 mod snapshot;
+mod stall;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod worker;
 
 pub use backend::CpuBackend;
-pub use emulation::{oversubscribed, slowdowns};
+pub use emulation::{emulates_links, oversubscribed, slowdowns};
 pub use options::{CpuOptions, Fault, FaultKind};
+pub use recovery::Recovery;
 pub use snapshot::Snapshot;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ir::{InstructionId, Rank};
 
-use crate::state::Weights;
+use crate::state::{Routing, Weights};
 
 /// Settings of a [`crate::CpuBackend`].
 #[derive(Clone, Debug)]
@@ -18,18 +18,26 @@ pub struct CpuOptions {
     pub interrupt: Arc<AtomicBool>,
     /// Weights to begin with; `None` draws them from the workload's seed.
     pub initial: Option<Arc<Weights>>,
+    /// Where choices of experts come from: comparisons of divisions repeat those of one run.
+    pub routing: Routing,
     /// What goes wrong on purpose.
     pub faults: Vec<Fault>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { stall_timeout: Duration::from_secs(60), interrupt: Arc::default(), initial: None, faults: Vec::new() }
+        Self {
+            stall_timeout: Duration::from_secs(60),
+            interrupt: Arc::default(),
+            initial: None,
+            routing: Routing::Free,
+            faults: Vec::new(),
+        }
     }
 }
 
 /// A fault to inject when a rank begins a compute instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Fault {
     /// The rank.
     pub rank: Rank,
@@ -43,7 +51,7 @@ pub struct Fault {
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum FaultKind {
     /// The rank does nothing until it is told to leave.
     Stall,

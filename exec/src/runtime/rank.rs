@@ -5,39 +5,21 @@
 //! time that an instruction used: while that time passes, the thread copies but does not compute.
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
-use std::time::Duration;
 
-use ir::program::{Op, Payload};
+use ir::program::{Op, Payload, Stream};
 use ir::timeline::Span;
-use ir::{BackendError, Bytes, InstructionId, Lane, Program, Rank, Role, SimTime};
+use ir::{Bytes, InstructionId, Lane, Program, Rank, Role, SimTime};
 
 use super::clock::{Epoch, thread_cpu};
-use super::exchange::{Data, makes_whole};
+use super::meeting::{Meeting, Moments, Stop};
 use super::options::{Fault, FaultKind};
-use super::reduce;
-use super::script::{EndId, Exchange, RankScript, STREAMS, Script, Transaction};
-use super::shared::{Report, Shared, State};
+use super::script::{self, EndId, Exchange, RankScript, STREAMS, Script, Transaction};
+use super::shared::Report;
 use super::worker::{NotFinite, Worker};
+use crate::state::Progress;
 
-/// Why a rank leaves an iteration before its end.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// It was told to.
-    Told,
-    /// It found a number that is not finite.
-    NotFinite(NotFinite),
-}
-
-impl Stop {
-    /// The failure to report, unless someone else reports one.
-    pub(super) fn failure(self, rank: Rank, iteration: u64) -> Option<BackendError> {
-        match self {
-            Self::Told => None,
-            Self::NotFinite(NotFinite(what)) => Some(BackendError::NotFinite { rank, iteration, what }),
-        }
-    }
-}
+/// The stream of copies to and from host memory.
+const HOST: usize = script::stream_index(Stream::Host);
 
 /// What does not change while a rank lives.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +27,6 @@ pub(super) struct Context<'a> {
     pub(super) rank: Rank,
     pub(super) program: &'a Program,
     pub(super) script: &'a Script,
-    pub(super) shared: &'a Shared,
     /// How many times the CPU time of a compute instruction it lasts; 1 on a device that is not emulated.
     pub(super) slowdown: f64,
     pub(super) faults: &'a [Fault],
@@ -70,6 +51,16 @@ struct Stretch {
     issued: u64,
     start: u64,
     until: u64,
+    /// Whether the instruction ends then, else it is paused.
+    ends: bool,
+}
+
+/// A compute instruction that waits for an exchange beside it before it goes on.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    instruction: InstructionId,
+    issued: u64,
+    start: u64,
 }
 
 /// An end that has arrived and not been seen to end.
@@ -93,17 +84,18 @@ pub(super) struct Run<'a, W> {
     next: [usize; STREAMS],
     open: [VecDeque<Open>; STREAMS],
     stretch: Option<Stretch>,
+    pause: Option<Pause>,
     /// When this thread last ended a compute instruction's work or a copy out of a transaction.
     free: u64,
     memory: Vec<(SimTime, Bytes)>,
-    scratch: &'a mut Vec<f32>,
 }
 
 impl<'a, W: Worker> Run<'a, W> {
-    /// Before the clock starts. `scratch` is any buffer, kept from one iteration to the next.
-    pub(super) fn new(context: Context<'a>, worker: &'a mut W, scratch: &'a mut Vec<f32>, iteration: u64) -> Self {
+    /// Before the clock starts.
+    pub(super) fn new(context: Context<'a>, worker: &'a mut W, iteration: u64) -> Self {
         let instructions = context.role().instructions().len();
         let memory = vec![(SimTime::ZERO, worker.bytes_held())];
+        worker.highest_bytes();
         Self {
             context,
             worker,
@@ -115,22 +107,33 @@ impl<'a, W: Worker> Run<'a, W> {
             next: [0; STREAMS],
             open: Default::default(),
             stretch: None,
+            pause: None,
             free: 0,
             memory,
-            scratch,
         }
     }
 
-    /// Carries out the list. Its clock is that of the exchanges, which must have begun.
-    pub(super) fn run(mut self) -> Result<Report, Stop> {
-        self.epoch = self.context.shared.lock().exchanges.epoch();
+    /// Carries out the list. Its clock is that of the meeting, which must have begun.
+    pub(super) fn run(mut self, mut meeting: impl Meeting) -> Result<Report, Stop> {
+        self.epoch = meeting.epoch();
         while self.left > 0 {
-            if self.exchange()? {
+            if self.exchange(&mut meeting)? {
                 continue;
             }
             match self.next_compute() {
-                Some((stream, id, issued)) => self.compute(stream, id, issued)?,
-                None if self.left > 0 => self.wait()?,
+                Some((stream, id, issued)) => {
+                    self.next[stream] += 1;
+                    let start = self.epoch.elapsed();
+                    meeting.beat().work(id, start);
+                    self.inject_faults(&mut meeting, id)?;
+                    self.compute(Pause { instruction: id, issued, start })?;
+                }
+                None if self.may_continue() => {
+                    let pause = self.pause.take().expect("a pause to continue from");
+                    meeting.beat().work(pause.instruction, self.epoch.elapsed());
+                    self.compute(pause)?;
+                }
+                None if self.left > 0 => self.wait(&mut meeting)?,
                 None => {}
             }
         }
@@ -150,29 +153,20 @@ impl<'a, W: Worker> Run<'a, W> {
     /// Goes through all streams once: arrives, gives, takes, sees what has ended. `false` if there was nothing to do,
     /// and only then may the rank compute or sleep: an instruction that was seen to end, even if nothing but time passed
     /// for it, may be all that the next one waits for.
-    fn exchange(&mut self) -> Result<bool, Stop> {
+    fn exchange(&mut self, meeting: &mut impl Meeting) -> Result<bool, Stop> {
         let left = self.left;
-        let gives = self.arrive()?;
+        let gives = self.arrive(meeting)?;
         let mut moved = !gives.is_empty();
         for id in gives {
-            self.give(id);
+            self.give(meeting, id)?;
         }
-        while let Some(id) = self.next_taking()? {
-            self.take(id);
+        while let Some(id) = self.next_taking(meeting)? {
+            self.take(meeting, id)?;
             moved = true;
         }
-        self.end_stretch();
+        // A device that is free again may let an exchange beside a paused instruction begin.
+        moved |= self.end_stretch();
         Ok(moved || self.left < left)
-    }
-
-    /// The lock, with the network brought up to now.
-    fn lock(&self) -> Result<(MutexGuard<'a, State>, u64), Stop> {
-        let mut state = self.context.shared.lock();
-        if state.quit {
-            return Err(Stop::Told);
-        }
-        let now = state.exchanges.advance();
-        Ok((state, now))
     }
 
     fn ended(&self, id: InstructionId) -> Option<u64> {
@@ -186,7 +180,7 @@ impl<'a, W: Worker> Run<'a, W> {
     }
 
     /// Arrives at every transaction whose turn has come; gives those that this rank has to put data into.
-    fn arrive(&mut self) -> Result<Vec<EndId>, Stop> {
+    fn arrive(&mut self, meeting: &mut impl Meeting) -> Result<Vec<EndId>, Stop> {
         let mut arrivals = Vec::new();
         for stream in 0..STREAMS {
             while let Some(id) = self.next_arrival(stream) {
@@ -196,9 +190,7 @@ impl<'a, W: Worker> Run<'a, W> {
             }
         }
         if !arrivals.is_empty() {
-            let (mut state, _) = self.lock()?;
-            arrivals.iter().for_each(|id| state.exchanges.arrive(*id));
-            self.context.shared.release(state);
+            meeting.arrive(&arrivals)?;
         }
         arrivals.retain(|id| self.context.transaction(*id).gives(id.end));
         Ok(arrivals)
@@ -219,55 +211,40 @@ impl<'a, W: Worker> Run<'a, W> {
         }
         let exchange = self.context.transaction(id).exchange;
         let free = |open: &Open| independent(self.context.transaction(open.id).exchange, exchange);
-        self.open[stream].iter().all(free).then_some(id)
+        let offered = match exchange {
+            // What a paused instruction computed is there when its emulated device has had the time.
+            Exchange::Collective(_, payload) if self.stretch.is_some() && self.is_beside(payload) => false,
+            Exchange::Collective(kind, payload) => self.worker.offers(kind, payload),
+            Exchange::Message(_) => true,
+        };
+        (offered && self.open[stream].iter().all(free)).then_some(id)
     }
 
-    /// Puts this rank's part into a transaction; the last giver makes the whole.
-    fn give(&mut self, id: EndId) {
+    /// Puts this rank's part into a transaction.
+    fn give(&mut self, meeting: &mut impl Meeting, id: EndId) -> Result<(), Stop> {
         let transaction = self.context.transaction(id);
-        let shared = self.context.shared;
-        self.context.shared.beats[self.context.rank.index()]
-            .work(transaction.ends[id.end].instruction, self.epoch.elapsed());
+        meeting.beat().work(transaction.ends[id.end].instruction, self.epoch.elapsed());
         let values = match transaction.exchange {
             Exchange::Message(message) => self.worker.outgoing(message),
             Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload),
         };
-        let mut state = shared.lock();
-        if let Exchange::Collective(kind, payload) = transaction.exchange
-            && makes_whole(transaction.exchange)
-            && state.exchanges.last_giver(id.transaction)
-        {
-            let others = state.exchanges.parts(id.transaction);
-            let mut whole = state.exchanges.tensor(transaction.elements());
-            drop(state);
-            let parts: Vec<&[f32]> = others.iter().map(|part| part.as_ref().map_or(values, |part| part)).collect();
-            reduce::whole(kind, payload, &parts, &mut whole);
-            drop(others);
-            state = shared.lock();
-            state.exchanges.give_whole(id.transaction, whole);
-        } else {
-            let mut part = state.exchanges.tensor(values.len());
-            drop(state);
-            part.extend_from_slice(values);
-            state = shared.lock();
-            if state.exchanges.give(id, part) {
-                state = self.context.make_whole(state, transaction, id.transaction);
-            }
-        }
-        shared.release(state);
+        meeting.give(id, values)
     }
 
     /// Sees which transactions have ended, and finds one whose data this rank can take.
-    fn next_taking(&mut self) -> Result<Option<EndId>, Stop> {
+    fn next_taking(&mut self, meeting: &mut impl Meeting) -> Result<Option<EndId>, Stop> {
         if self.open.iter().all(VecDeque::is_empty) {
             return Ok(None);
         }
-        let (state, _) = self.lock()?;
+        meeting.look(|moments| self.see(moments))
+    }
+
+    fn see(&mut self, moments: &dyn Fn(EndId) -> Moments) -> Option<EndId> {
         let mut found = None;
         for stream in 0..STREAMS {
             while let Some(open) = self.open[stream].front().copied() {
                 let transaction = self.context.transaction(open.id);
-                let moments = state.exchanges.moments(open.id);
+                let moments = moments(open.id);
                 let must_take = transaction.takes(open.id.end) && !open.taken;
                 if must_take && moments.ready && found.is_none() {
                     found = Some(open.id);
@@ -281,55 +258,43 @@ impl<'a, W: Worker> Run<'a, W> {
                 self.finish(transaction.ends[open.id.end].instruction, issued, start.max(issued), end);
             }
         }
-        self.context.shared.release(state);
-        Ok(found)
+        found
     }
 
     /// Takes this rank's data out of a transaction.
-    fn take(&mut self, id: EndId) {
+    fn take(&mut self, meeting: &mut impl Meeting, id: EndId) -> Result<(), Stop> {
         let transaction = self.context.transaction(id);
         let instruction = transaction.ends[id.end].instruction;
-        let shared = self.context.shared;
-        shared.beats[self.context.rank.index()].work(instruction, self.epoch.elapsed());
-        let data = shared.lock().exchanges.data(id.transaction);
-        match (transaction.exchange, &data) {
-            (Exchange::Message(message), Data::Parts(parts)) => self.worker.incoming(message, &parts[0]),
-            (Exchange::Collective(kind, payload), Data::Whole(whole)) => self.worker.deliver(kind, payload, whole),
-            (Exchange::Collective(kind, payload), Data::Parts(parts)) => {
-                reduce::part(payload, parts, id.end, self.scratch);
-                self.worker.deliver(kind, payload, self.scratch);
-            }
-            (Exchange::Message(_), Data::Whole(_)) => unreachable!("a message has one part"),
-        }
-        drop(data);
+        meeting.beat().work(instruction, self.epoch.elapsed());
+        let worker = &mut *self.worker;
+        let now = meeting.take(id, self.free, |values| match transaction.exchange {
+            Exchange::Message(message) => worker.incoming(message, values),
+            Exchange::Collective(kind, payload) => worker.deliver(kind, payload, values),
+        })?;
         let stream = self.context.role().instruction(instruction).stream;
         let open = &mut self.open[super::script::stream_index(stream)];
         open.front_mut().expect("an end that takes heads its stream").taken = true;
-        let mut state = shared.lock();
-        let now = state.exchanges.advance();
-        state.exchanges.take(id, self.free);
-        shared.release(state);
         self.free = now;
         self.sample(now);
+        Ok(())
     }
 
-    /// Ends the emulated instruction whose time is over.
-    fn end_stretch(&mut self) {
-        let Some(stretch) = self.stretch else { return };
+    /// Ends the emulated instruction (or the piece of one) whose time is over, if it is.
+    fn end_stretch(&mut self) -> bool {
         let now = self.epoch.elapsed();
-        if now >= stretch.until {
-            self.stretch = None;
+        let Some(stretch) = self.stretch.take_if(|stretch| now >= stretch.until) else { return false };
+        if stretch.ends {
             self.finish(stretch.instruction, stretch.issued, stretch.start, now);
         }
+        true
     }
 
     /// A compute instruction that may begin: its stream, itself, and since when.
     fn next_compute(&self) -> Option<(usize, InstructionId, u64)> {
-        if self.stretch.is_some() {
-            return None;
-        }
         let own = self.context.own();
-        (0..STREAMS).find_map(|stream| {
+        // A copy to host memory is no work of the emulated device.
+        let streams = if self.stretch.is_some() { HOST..HOST + 1 } else { 0..STREAMS };
+        streams.into_iter().find_map(|stream| {
             let position = self.next[stream];
             let id = *own.streams[stream].get(position)?;
             if own.end_of[id.index()].is_some() {
@@ -343,29 +308,64 @@ impl<'a, W: Worker> Run<'a, W> {
         })
     }
 
-    fn compute(&mut self, stream: usize, id: InstructionId, issued: u64) -> Result<(), Stop> {
-        self.next[stream] += 1;
-        let start = self.epoch.elapsed();
-        self.context.shared.beats[self.context.rank.index()].work(id, start);
-        self.inject_faults(id)?;
+    /// Whether an exchange is one that the paused instruction waits for.
+    fn is_beside(&self, payload: Payload) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause else { return false };
+        match (self.context.role().instruction(instruction).op, payload) {
+            (
+                Op::Compute { chunk, units, microbatch, pass: _ },
+                Payload::Activation { chunk: of, unit, microbatch: m, .. },
+            ) => (chunk, microbatch) == (of, m) && (units.start..units.end).contains(&unit),
+            _ => false,
+        }
+    }
+
+    /// Whether the instruction that paused has what it waits for, and its device is free.
+    fn may_continue(&self) -> bool {
+        let Some(Pause { instruction, .. }) = self.pause.filter(|_| self.stretch.is_none()) else { return false };
+        // Data may be copied out of an exchange before they would have arrived over an emulated link.
+        let under_way = self.open.iter().flatten().any(|open| match self.context.transaction(open.id).exchange {
+            Exchange::Collective(_, payload) => self.is_beside(payload),
+            Exchange::Message(_) => false,
+        });
+        match self.context.role().instruction(instruction).op {
+            Op::Compute { chunk, units, microbatch, pass: _ } => {
+                self.worker.continues(chunk, units, microbatch, under_way)
+            }
+            op => unreachable!("{op:?} never pauses"),
+        }
+    }
+
+    /// Begins an instruction that has just started, or goes on with one that paused.
+    fn compute(&mut self, begun: Pause) -> Result<(), Stop> {
+        let Pause { instruction: id, issued, start } = begun;
         let before = thread_cpu();
-        match self.context.role().instruction(id).op {
+        let from = self.epoch.elapsed();
+        let op = self.context.role().instruction(id).op;
+        let progress = match op {
             Op::Compute { pass, chunk, units, microbatch } => self.worker.compute(pass, chunk, units, microbatch),
-            Op::GradientNorm => self.worker.gradient_norm(),
-            Op::Optimizer => self.worker.optimizer(),
+            Op::GradientNorm => self.worker.gradient_norm().map(|()| Progress::Ended),
+            Op::Optimizer => self.worker.optimizer().map(|()| Progress::Ended),
             Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => unreachable!("{id} is a transaction"),
-            Op::HostCopy { .. } => unreachable!("{id} is a copy to host memory, and `unsupported` refuses those"),
+            Op::HostCopy { what, out, .. } => {
+                self.worker.host_copy(what, out);
+                Ok(Progress::Ended)
+            }
         }
         .map_err(Stop::NotFinite)?;
         let used = thread_cpu() - before;
         self.free = self.epoch.elapsed();
         self.sample(self.free);
-        if self.context.slowdown > 1.0 {
+        let pauses = progress == Progress::Paused;
+        if pauses {
+            self.pause = Some(begun);
+        }
+        if self.context.slowdown > 1.0 && !matches!(op, Op::HostCopy { .. }) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
-            let until = start.saturating_add((used as f64 * self.context.slowdown) as u64);
-            self.stretch = Some(Stretch { instruction: id, issued, start, until });
+            let until = from.saturating_add((used as f64 * self.context.slowdown) as u64);
+            self.stretch = Some(Stretch { instruction: id, issued, start, until, ends: !pauses });
             self.end_stretch();
-        } else {
+        } else if !pauses {
             self.finish(id, issued, start, self.free);
         }
         Ok(())
@@ -379,27 +379,25 @@ impl<'a, W: Worker> Run<'a, W> {
         self.left -= 1;
     }
 
+    /// The most that was held since the last sample, and what is held now.
     fn sample(&mut self, now: u64) {
-        let held = self.worker.bytes_held();
-        if self.memory.last().is_none_or(|(_, bytes)| *bytes != held) {
-            self.memory.push((SimTime::from_nanoseconds(now), held));
+        for held in [self.worker.highest_bytes(), self.worker.bytes_held()] {
+            if self.memory.last().is_none_or(|(_, bytes)| *bytes != held) {
+                self.memory.push((SimTime::from_nanoseconds(now), held));
+            }
         }
     }
 
     /// Sleeps until another rank, an emulated link or an emulated device has something for this one.
-    fn wait(&self) -> Result<(), Stop> {
-        let (state, now) = self.lock()?;
-        let waits = self.open.iter().any(|open| !open.is_empty());
-        let network = state.exchanges.next_event().filter(|_| waits);
+    fn wait(&self, meeting: &mut impl Meeting) -> Result<(), Stop> {
+        let open = self.open.iter().any(|open| !open.is_empty());
         let stretch = self.stretch.map(|stretch| stretch.until);
-        self.context.shared.beats[self.context.rank.index()].wait(stretch.unwrap_or(now).max(now));
-        let until = [network, stretch].into_iter().flatten().min();
-        let at_most = until.map(|until| Duration::from_nanos(until.saturating_sub(now)));
-        drop(self.context.shared.sleep(self.context.rank.index(), state, at_most));
-        Ok(())
+        let now = self.epoch.elapsed();
+        meeting.beat().wait(stretch.unwrap_or(now).max(now));
+        meeting.wait(open, stretch)
     }
 
-    fn inject_faults(&mut self, id: InstructionId) -> Result<(), Stop> {
+    fn inject_faults(&mut self, meeting: &mut impl Meeting, id: InstructionId) -> Result<(), Stop> {
         let first = std::mem::replace(&mut self.first_compute, false);
         let due = |fault: &&Fault| {
             (fault.rank, fault.iteration) == (self.context.rank, self.iteration)
@@ -410,35 +408,10 @@ impl<'a, W: Worker> Run<'a, W> {
             FaultKind::Poison => self.worker.poison(),
             FaultKind::Panic => std::panic::resume_unwind(Box::new(format!("injected at {id}"))),
             FaultKind::Stall => loop {
-                let state = self.context.shared.lock();
-                if state.quit {
-                    return Err(Stop::Told);
-                }
-                drop(self.context.shared.sleep(self.context.rank.index(), state, None));
+                meeting.wait(false, None)?;
             },
         }
         Ok(())
-    }
-}
-
-impl<'a> Context<'a> {
-    /// Makes the whole out of all parts (two members gave at the same moment, so neither knew to be the last).
-    fn make_whole(
-        &self,
-        mut state: MutexGuard<'a, State>,
-        transaction: &Transaction,
-        number: usize,
-    ) -> MutexGuard<'a, State> {
-        let Exchange::Collective(kind, payload) = transaction.exchange else { unreachable!("a message has no whole") };
-        let parts = state.exchanges.parts(number);
-        let mut whole = state.exchanges.tensor(transaction.elements());
-        drop(state);
-        let slices: Vec<&[f32]> = parts.iter().flatten().map(|part| part.as_slice()).collect();
-        reduce::whole(kind, payload, &slices, &mut whole);
-        drop(parts);
-        state = self.shared.lock();
-        state.exchanges.give_whole(number, whole);
-        state
     }
 }
 
@@ -452,13 +425,14 @@ fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
 
 /// Whether the data of a transaction are final before its predecessor on the stream has ended.
 fn independent(previous: Exchange, next: Exchange) -> bool {
-    let chunk = |exchange| match exchange {
-        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some(chunk),
+    let parameters = |exchange| match exchange {
+        Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some((chunk, false)),
+        Exchange::Collective(_, Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk }) => {
+            Some((chunk, true))
+        }
         Exchange::Collective(
             _,
             Payload::Activation { .. }
-            | Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
             | Payload::UnitParameters { .. }
             | Payload::UnitGradients { .. }
             | Payload::ReplicatedGradients
@@ -467,10 +441,16 @@ fn independent(previous: Exchange, next: Exchange) -> bool {
         )
         | Exchange::Message(_) => None,
     };
+    // Parameters of units are read from this rank's part, which only the optimizer changes; gradients of units are whole
+    // when their pass has ended.
+    let of_units = |exchange| {
+        matches!(exchange, Exchange::Collective(_, Payload::UnitParameters { .. } | Payload::UnitGradients { .. }))
+    };
     match next {
         Exchange::Message(_) => true,
+        Exchange::Collective(..) if of_units(next) => of_units(previous),
         Exchange::Collective(..) => {
-            chunk(next).is_some_and(|next| chunk(previous).is_some_and(|previous| previous != next))
+            parameters(next).is_some_and(|next| parameters(previous).is_some_and(|previous| previous != next))
         }
     }
 }

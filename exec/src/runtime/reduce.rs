@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use ir::program::{CollectiveKind, Payload};
 
+use crate::parcels::exchange;
+
 /// Elements added at a time: a block of the sum stays in the first-level cache while all parts are added to it.
 const BLOCK: usize = 2048;
 
@@ -100,15 +102,25 @@ pub(crate) fn whole(kind: CollectiveKind, payload: Payload, parts: &[&[f32]], ou
             }
         }
         CollectiveKind::ReduceScatter => unreachable!("each member of a reduce-scatter sums its own part"),
-        CollectiveKind::AllToAll => unreachable!("{payload:?} is exchanged, and `unsupported` refuses that"),
+        CollectiveKind::AllToAll => unreachable!("each member of an exchange takes its own parts"),
     }
 }
 
-/// The part of the sum that member `index` of a reduce-scatter gets.
+/// What member `index` of a reduce-scatter (its part of the sum) or an all-to-all (a bundle of its parts) gets.
 ///
 /// # Panics
-/// If the buffer does not divide into as many parts as there are members: lowering pads it.
-pub(crate) fn part(payload: Payload, members: &[Arc<Vec<f32>>], index: usize, out: &mut Vec<f32>) {
+/// If the buffer of a reduce-scatter does not divide into as many parts as there are members: lowering pads it.
+pub(crate) fn part(
+    kind: CollectiveKind,
+    payload: Payload,
+    members: &[Arc<Vec<f32>>],
+    index: usize,
+    out: &mut Vec<f32>,
+) {
+    if kind == CollectiveKind::AllToAll {
+        let given: Vec<&[f32]> = members.iter().map(|member| member.as_slice()).collect();
+        return exchange(&given, index, out);
+    }
     let length = members[0].len();
     assert_eq!(length % members.len(), 0, "{length} elements do not divide over {} members", members.len());
     let size = length / members.len();

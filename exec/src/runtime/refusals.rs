@@ -1,15 +1,18 @@
 //! What the CPU executor does not do, said of a program before it is loaded.
 //!
 //! Whatever passes [`of`] is carried out as written. The arms that the executor has for other values of the vocabulary
-//! (experts, exchanges, host copies, …) are therefore never reached; they panic with ids, as bugs do.
+//! (logits of the whole vocabulary, …) are therefore never reached; they panic with ids, as bugs do.
 
 use std::collections::BTreeMap;
 
-use ir::program::{CollectiveKind, Op, Payload, UnitTensor};
+use ir::program::{CollectiveKind, HostCopy, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, FeedForward, InstructionId, Mixer, MlpKind, Positions, Precision, Problem, Program, Recompute,
-    RoleId, ZeroStage,
+    AttentionKernel, BranchNorms, ContextMethod, FeedForward, InstructionId, Mixer, ParallelBranches, Positions,
+    Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
 };
+
+/// A norm after a branch reads all of it, and no instruction stands where it is whole.
+const DIVIDED_BRANCH: &str = "norm after a branch whose sum tensor ranks share";
 
 /// Byte-level tokens.
 const TOKENS: u32 = 256;
@@ -20,8 +23,10 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
     problems.extend(recipe(program));
     problems.extend(model(program));
     problems.extend(division(program));
-    problems.extend(axes(program));
+    problems.extend(sequences(program));
+    problems.extend(experts(program));
     problems.extend(sharing(program));
+    problems.extend(together(program));
     problems.extend(instructions(program));
     problems
 }
@@ -29,9 +34,12 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
 fn workload(program: &Program) -> Vec<Problem> {
     let (workload, model) = (&program.workload, &program.model);
     let mut problems = Vec::new();
-    if workload.precision != Precision::Fp32 {
-        let message = format!("the CPU executor trains in fp32, not in {}", workload.precision.name());
-        problems.push(Problem::new("training.precision", message).hint("set precision = \"fp32\""));
+    match workload.precision {
+        Precision::Fp32 | Precision::Bf16 => {}
+        Precision::Tf32 | Precision::Fp16 | Precision::Fp8 => {
+            let message = format!("the CPU executor trains in fp32 or bf16, not in {}", workload.precision.name());
+            problems.push(Problem::new("training.precision", message).hint("set precision = \"bf16\""));
+        }
     }
     match workload.attention {
         AttentionKernel::Fused => {}
@@ -84,6 +92,65 @@ fn division(program: &Program) -> Vec<Problem> {
     problems
 }
 
+/// What the context axis must divide.
+fn sequences(program: &Program) -> Vec<Problem> {
+    let (layout, model, length) = (&program.layout, &program.model, program.workload.sequence_length);
+    let (degree, method) = (layout.mesh.context, layout.mesh.context_method);
+    let mut problems = Vec::new();
+    let parts = match method {
+        ContextMethod::Ring | ContextMethod::AllGather if degree > 1 => 2 * degree,
+        ContextMethod::Ring | ContextMethod::AllGather | ContextMethod::AllToAll => degree,
+    };
+    if !length.is_multiple_of(parts) {
+        let message = format!("sequences of {length} tokens do not divide into {parts} parts for context {degree}");
+        problems.push(Problem::new("plan.mesh.context", message));
+    }
+    let exchanged = layout.tensor * if method == ContextMethod::AllToAll { degree } else { 1 };
+    for (what, heads) in [("query heads", model.heads), ("key and value heads", model.kv_heads)] {
+        if degree > 1 && !heads.is_multiple_of(exchanged) {
+            let message =
+                format!("{heads} {what} over {} tensor ranks do not divide over context {degree}", layout.tensor);
+            problems.push(Problem::new("plan.mesh.context_method", message).hint("send keys and values round: ring"));
+        }
+    }
+    problems
+}
+
+/// What the expert axes must divide.
+fn experts(program: &Program) -> Vec<Problem> {
+    let (layout, mesh) = (&program.layout, program.layout.mesh);
+    let mut problems = Vec::new();
+    let Some(experts) = program.model.variants.experts else {
+        let mut routed = program.model.runs().filter(|run| run.feed_forward == FeedForward::Experts);
+        if routed.any(|run| run.layers > 0) {
+            problems.push(Problem::new("model.experts", "layers of experts have no sizes"));
+        }
+        if mesh.expert * mesh.expert_tensor != 1 {
+            problems.push(Problem::new("plan.mesh.expert", "the model has no experts to divide").hint("set it to 1"));
+        }
+        return problems;
+    };
+    let mut divides = |key: &str, what: &str, size: u32, ranks: u32| {
+        if !size.is_multiple_of(ranks) {
+            problems
+                .push(Problem::new(format!("plan.{key}"), format!("{size} {what} do not divide over {ranks} ranks")));
+        }
+    };
+    divides("mesh.expert", "experts", experts.count, mesh.expert);
+    divides("mesh.expert_tensor", "columns of an expert", experts.ffn, mesh.expert_tensor);
+    divides("tensor", "columns of the shared experts", experts.shared_ffn, layout.tensor);
+    divides("mesh.expert", "ranks of a stage", layout.per_position(), mesh.expert * mesh.expert_tensor);
+    if layout.tensor > 1 && !layout.sequence_parallel {
+        let message = format!("without it all {} tensor ranks would send each token to its experts", layout.tensor);
+        problems.push(Problem::new("plan.sequence_parallel", message).hint("set it to true"));
+    }
+    if program.workload.recipe.deduplicated_dispatch {
+        let message = "the CPU executor sends a copy of a token to each of its experts";
+        problems.push(Problem::new("training.deduplicated_dispatch", message).hint("set it to false"));
+    }
+    problems
+}
+
 /// Switches that change what is computed, or how fast it would be: none of them is emulated.
 fn recipe(program: &Program) -> Vec<Problem> {
     let plain = ir::Recipe::default();
@@ -95,7 +162,6 @@ fn recipe(program: &Program) -> Vec<Problem> {
         }
     };
     let fused = "the CPU executor has one kernel for it, and no elementary ones";
-    let formats = "the CPU executor holds and reduces gradients in fp32";
     let switch = "leave it at true";
     refuse(asked.fused_normalisation != plain.fused_normalisation, "fused_normalisation", fused, switch);
     refuse(asked.fused_softmax != plain.fused_softmax, "fused_softmax", fused, switch);
@@ -105,9 +171,6 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(asked.logits != plain.logits, "logits", held, "set logits = \"held\"");
     let sharded = "the CPU executor's loss stays divided over the vocabulary";
     refuse(asked.sharded_loss != plain.sharded_loss, "sharded_loss", sharded, switch);
-    refuse(asked.gradients != plain.gradients, "gradients", formats, "set gradients = \"fp32\"");
-    let reduced = "set reduced_gradients = \"fp32\"";
-    refuse(asked.reduced_gradients != plain.reduced_gradients, "reduced_gradients", formats, reduced);
     let early = "the CPU executor recomputes a layer to its end";
     let stops = asked.early_stop_recompute != plain.early_stop_recompute;
     refuse(stops, "early_stop_recompute", early, "set it to false");
@@ -126,7 +189,7 @@ fn recipe(program: &Program) -> Vec<Problem> {
 
 /// What layers may have beyond plain attention and a dense feed-forward part.
 fn model(program: &Program) -> Vec<Problem> {
-    let (model, plain) = (&program.model, ir::Variants::default());
+    let model = &program.model;
     let asked = &model.variants;
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, what: &str| {
@@ -136,81 +199,75 @@ fn model(program: &Program) -> Vec<Problem> {
         }
     };
     let has = |mixer| model.runs().any(|run| run.mixer == mixer && run.layers > 0);
-    refuse(model.mlp == MlpKind::GeGlu, "mlp", "GeGLU");
-    refuse(has(Mixer::Window) || asked.window.is_some(), "window", "attention over a window");
     refuse(has(Mixer::Latent) || asked.latent.is_some(), "latent", "latent attention");
     refuse(has(Mixer::Mamba) || asked.mamba.is_some(), "mamba", "selective state space");
     refuse(has(Mixer::GatedDelta) || asked.delta.is_some(), "delta", "gated delta rule");
-    let routed = model.runs().any(|run| run.feed_forward == FeedForward::Experts && run.layers > 0);
-    refuse(routed || asked.experts.is_some(), "experts", "experts");
-    let norms = "normalisation of queries and keys";
-    refuse(asked.query_key_norm != plain.query_key_norm, "query_key_norm", norms);
     refuse(asked.gated_attention, "gated_attention", "gate of the attention output");
     refuse(asked.attention_sinks, "attention_sinks", "attention sinks");
-    refuse(asked.branch_norms != plain.branch_norms, "branch_norms", "norms after a branch");
-    refuse(asked.parallel_branches != plain.parallel_branches, "parallel_branches", "branches side by side");
-    refuse(asked.exact_gelu, "exact_gelu", "exact GELU, only its tanh form");
-    refuse(asked.head_bias, "head_bias", "bias of the head");
-    refuse(asked.plain_norms, "plain_norms", "norms without parameters");
+    let tensor = program.layout.tensor;
+    let together = asked.branch_norms != BranchNorms::Before && asked.parallel_branches != ParallelBranches::No;
+    refuse(together, "branch_norms", "norms after branches that run side by side");
+    refuse(asked.branch_norms != BranchNorms::Before && tensor > 1, "branch_norms", DIVIDED_BRANCH);
+    let summed = asked.parallel_branches != ParallelBranches::No && tensor > 1;
+    refuse(summed, "parallel_branches", "branches side by side that tensor ranks sum together");
+    let wide = asked.query_key_norm == QueryKeyNorm::Width && tensor > 1;
+    refuse(wide, "query_key_norm", "norm over all heads where tensor ranks divide them");
     problems
-}
-
-/// Degrees that it does not know.
-fn axes(program: &Program) -> Vec<Problem> {
-    let mesh = program.layout.mesh;
-    let degrees = [
-        ("context", mesh.context, "sequences"),
-        ("expert", mesh.expert, "experts"),
-        ("expert_tensor", mesh.expert_tensor, "matrices of an expert"),
-    ];
-    let refused = degrees.into_iter().filter(|(_, degree, _)| *degree != 1);
-    refused
-        .map(|(key, degree, what)| {
-            let message = format!("the CPU executor does not divide {what} over {degree} ranks");
-            Problem::new(format!("plan.{key}"), message).hint(format!("set {key} = 1, or simulate it"))
-        })
-        .collect()
 }
 
 /// How training state is divided, and what runs beside what.
 fn sharing(program: &Program) -> Vec<Problem> {
-    let (layout, sharing) = (&program.layout, program.layout.sharing);
+    let sharing = program.layout.sharing;
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, message: String, hint: &str| {
         if asked {
             problems.push(Problem::new(format!("plan.{key}"), message).hint(hint));
         }
     };
-    let deep = matches!(layout.zero, ZeroStage::Zero2 | ZeroStage::Zero3);
-    let zero = format!("the CPU executor has no ZeRO-{}", layout.zero.number());
-    refuse(deep, "zero", zero, "set zero = 0 or zero = 1");
-    let hybrid = layout.zero != ZeroStage::Zero0 && layout.shard() != layout.replicas();
-    let part = format!("the CPU executor divides state over all {} replicas, not over {}", layout.data, layout.shard());
-    refuse(hybrid, "shard", part, "leave it out");
     let serial = |what: &str| format!("the CPU executor does not run {what} beside compute");
-    refuse(sharing.prefetch, "prefetch", serial("the gathering of parameters"), "set it to false");
-    let parameters = serial("the gathering of stepped parameters");
-    refuse(sharing.overlap_parameters, "overlap_parameters", parameters, "set it to false");
     refuse(sharing.overlap_tensor, "overlap_tensor", serial("tensor collectives"), "set it to false");
     refuse(sharing.overlap_experts, "overlap_experts", serial("the exchange of experts"), "set it to false");
-    let kept = |what: &str| format!("on the CPU {what} are in host memory already");
-    refuse(sharing.offload_activations, "offload", kept("activations"), "leave \"activations\" out");
-    refuse(sharing.offload_optimizer, "offload", kept("optimizer states"), "leave \"optimizer\" out");
-    refuse(sharing.offload_parameters, "offload", kept("parameters"), "leave \"parameters\" out");
+    let kept = "the CPU executor does not keep parameters in host memory".to_owned();
+    refuse(sharing.offload_parameters, "offload", kept, "leave \"parameters\" out");
     let slices = "the CPU executor does not divide the vocabulary over pipeline positions".to_owned();
     refuse(!sharing.vocabulary.is_ends(), "vocabulary", slices, "leave it out");
     let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
-    let message = "the CPU executor recomputes attention cores or whole layers, not single operations";
-    refuse(by_operation, "recompute", message.to_owned(), "set recompute = \"selective\" or \"full\"");
-    let partly = program
-        .chunks
-        .iter()
-        .find(|chunk| chunk.recompute != Recompute::None && chunk.recomputed_layers != chunk.layers);
-    if let Some(chunk) = partly {
-        let (some, all) = (chunk.recomputed_layers, chunk.layers);
-        let message = format!("the CPU executor recomputes whole chunks, not {some} of {all} layers");
-        refuse(true, "recompute_layers", message, "leave it out");
-    }
+    let message = format!(
+        "the CPU executor computes single operations again on whole layers, not on those of {} tensor ranks",
+        program.layout.tensor
+    );
+    let hint = "set recompute = \"selective\" or \"full\"";
+    refuse(by_operation && program.layout.tensor > 1, "recompute", message, hint);
+    problems
+}
+
+/// What the executor does alone, and not together with experts or sequences that ranks share.
+fn together(program: &Program) -> Vec<Problem> {
+    let (layout, asked) = (&program.layout, &program.model.variants);
+    let mut problems = Vec::new();
+    let mut refuse = |asked: bool, key: &str, message: &str, hint: &str| {
+        if asked {
+            problems.push(Problem::new(key, message).hint(hint));
+        }
+    };
+    let (experts, shared) = (asked.experts.is_some(), layout.mesh.context > 1);
+    let by_operation = program.chunks.iter().any(|chunk| chunk.recompute == Recompute::Operations);
+    let again = "set recompute = \"selective\" or \"full\"";
+    let message = "the CPU executor computes no single operations again in models with experts";
+    refuse(experts && by_operation, "plan.recompute", message, again);
+    let message = "the CPU executor computes no single operations again where context ranks share sequences";
+    refuse(shared && by_operation, "plan.recompute", message, again);
+    let kept = "the CPU executor does not move what layers of experts keep to host memory";
+    refuse(experts && layout.sharing.offload_activations, "plan.offload", kept, "leave \"activations\" out");
+    let beside = "the CPU executor has no experts beside attention";
+    let side_by_side = asked.parallel_branches != ParallelBranches::No;
+    refuse(experts && side_by_side, "model.parallel_branches", beside, "simulate it");
+    let after = "the CPU executor has no norm after experts";
+    refuse(experts && asked.branch_norms != BranchNorms::Before, "model.branch_norms", after, "simulate it");
+    // The gradient's norm would add up over the ranks of one replica, and those hold only parts of their experts' gradients.
+    let apart = layout.zero != ZeroStage::Zero0 && layout.shard() == 1 && layout.expert_shard() > 1 && layout.data > 1;
+    let whole = "the CPU executor does not divide the state of experts alone";
+    refuse(experts && apart, "plan.shard", whole, "leave it out, or set zero = 0");
     problems
 }
 
@@ -235,8 +292,13 @@ fn instructions(program: &Program) -> Vec<Problem> {
 /// What an operation is, if the executor does not carry it out.
 fn refused(op: Op) -> Option<String> {
     match op {
-        Op::Compute { .. } | Op::Send { .. } | Op::Receive { .. } | Op::GradientNorm | Op::Optimizer => None,
-        Op::HostCopy { .. } => Some("copy to or from host memory".to_owned()),
+        Op::Compute { .. }
+        | Op::Send { .. }
+        | Op::Receive { .. }
+        | Op::GradientNorm
+        | Op::Optimizer
+        | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::OptimizerState, .. } => None,
+        Op::HostCopy { what: HostCopy::Parameters { .. }, .. } => Some("copy of parameters to host memory".to_owned()),
         Op::Collective { kind, payload, .. } => {
             let (of, known): (&str, &[CollectiveKind]) = payload_kinds(payload);
             (!known.contains(&kind)).then(|| format!("{} of {of}", kind.name()))
@@ -246,7 +308,7 @@ fn refused(op: Op) -> Option<String> {
 
 /// A payload in words, and the collectives of it that the executor carries out.
 const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveKind]) {
-    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+    use CollectiveKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
     const SUMS: &[CollectiveKind] = &[AllReduce, ReduceScatter];
     match payload {
         Payload::Activation { tensor, .. } => match tensor {
@@ -256,18 +318,21 @@ const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveK
             UnitTensor::OutputGradient => ("output gradients", &[AllGather]),
             UnitTensor::LossStatistics => ("loss statistics", &[AllGather]),
             UnitTensor::Logits => ("logits", &[]),
-            UnitTensor::KeysAndValues => ("keys and values", &[]),
-            UnitTensor::Heads => ("heads", &[]),
-            UnitTensor::Dispatched => ("tokens for experts", &[]),
-            UnitTensor::Combined => ("outputs of experts", &[]),
-            UnitTensor::ExpertInput => ("inputs of experts", &[]),
+            UnitTensor::KeysAndValues => ("keys and values", &[AllGather, ReduceScatter]),
+            UnitTensor::Heads => ("heads", &[AllToAll]),
+            UnitTensor::Dispatched => ("tokens for experts", &[AllToAll]),
+            UnitTensor::Combined => ("outputs of experts", &[AllToAll]),
+            UnitTensor::ExpertInput => ("inputs of experts", &[AllGather, ReduceScatter]),
+            UnitTensor::RouterStatistics => ("router statistics", &[AllReduce]),
         },
         Payload::Gradients { .. } => ("gradients", SUMS),
         Payload::Parameters { .. } => ("parameters", &[AllGather]),
-        Payload::ExpertGradients { .. } => ("gradients of experts", &[]),
-        Payload::ExpertParameters { .. } => ("parameters of experts", &[]),
-        Payload::UnitParameters { .. } => ("parameters of a unit", &[]),
-        Payload::UnitGradients { .. } => ("gradients of a unit", &[]),
+        Payload::ExpertGradients { .. } => ("gradients of experts", SUMS),
+        Payload::ExpertParameters { .. } => ("parameters of experts", &[AllGather]),
+        Payload::UnitParameters { experts: false, .. } => ("parameters of a unit", &[AllGather]),
+        Payload::UnitGradients { experts: false, .. } => ("gradients of a unit", &[ReduceScatter]),
+        Payload::UnitParameters { experts: true, .. } => ("parameters of a unit's experts", &[AllGather]),
+        Payload::UnitGradients { experts: true, .. } => ("gradients of a unit's experts", &[ReduceScatter]),
         Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),
         Payload::TiedGradients => ("tied gradients", &[AllReduce]),
         Payload::GradientNorm => ("the gradient norm", &[AllReduce]),

@@ -207,7 +207,7 @@ fn peer_rank(rank: Rank, shift: i64) -> u32 {
 }
 
 /// A stream's position in [`Stream::ALL`].
-pub(super) fn stream_index(stream: Stream) -> usize {
+pub(super) const fn stream_index(stream: Stream) -> usize {
     match stream {
         Stream::Compute => 0,
         Stream::Tensor => 1,

@@ -63,7 +63,7 @@ pub(super) struct Beat {
 const WAITING: u32 = u32::MAX;
 
 impl Beat {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { since: AtomicU64::new(0), instruction: AtomicU32::new(WAITING) }
     }
     /// The rank began to wait for others, or will when an emulated instruction ends at `since`.

@@ -1,6 +1,6 @@
 //! The state of training, gathered from all ranks: what a run goes on from under another program.
 
-use crate::state::{RankState, Weights};
+use crate::state::{Part, Weights};
 
 /// Weights and optimizer state of a whole model.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -11,12 +11,24 @@ pub struct Snapshot {
     pub moments: [Weights; 2],
 }
 
+/// One of the three numbers that training keeps for each parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) enum Kept {
+    /// The parameter.
+    Weight,
+    /// AdamW's first moment of it.
+    FirstMoment,
+    /// AdamW's second moment of it.
+    SecondMoment,
+}
+
 impl Snapshot {
-    /// Puts a rank's parts in their places.
-    pub(super) fn put(&mut self, rank: &RankState) {
-        rank.weights().for_each(|part| self.weights.put(&part));
-        for (moment, parts) in self.moments.iter_mut().zip(rank.moments()) {
-            parts.iter().for_each(|part| moment.put(part));
+    /// Puts a rank's part in its place.
+    pub(super) fn put(&mut self, kept: Kept, part: &Part<'_>) {
+        match kept {
+            Kept::Weight => self.weights.put(part),
+            Kept::FirstMoment => self.moments[0].put(part),
+            Kept::SecondMoment => self.moments[1].put(part),
         }
     }
 }

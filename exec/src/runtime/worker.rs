@@ -1,10 +1,10 @@
 //! What the runtime asks of the state of one rank.
 
-use ir::program::{CollectiveKind, Message, Pass, Payload, UnitRange};
+use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId};
 
-use super::snapshot::Snapshot;
-use crate::state::{self, RankState};
+use super::snapshot::Kept;
+use crate::state::{self, Part, Progress, RankState};
 
 /// Something that was not a finite number, in words that name the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,14 +19,23 @@ pub(crate) trait Worker {
     fn begin_iteration(&mut self, iteration: u64);
     /// Tokens and targets of one microbatch, `[microbatch size, sequence length]` each, row-major.
     fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]);
-    /// One pass over consecutive units of a chunk.
+    /// One pass over consecutive units of a chunk. Asked again, once it [`continues`](Self::continues), where it pauses.
     fn compute(
         &mut self,
         pass: Pass,
         chunk: ChunkId,
         units: UnitRange,
         microbatch: MicrobatchId,
-    ) -> Result<(), NotFinite>;
+    ) -> Result<Progress, NotFinite>;
+    /// Whether a paused pass has something to go on with; `under_way` says that an exchange beside it has begun and not
+    /// ended, so that what it brings does not count yet.
+    fn continues(&self, _chunk: ChunkId, _units: UnitRange, _microbatch: MicrobatchId, _under_way: bool) -> bool {
+        true
+    }
+    /// Whether what this rank puts into a collective is there; it may not be while an instruction beside it computes it.
+    fn offers(&self, _kind: CollectiveKind, _payload: Payload) -> bool {
+        true
+    }
     /// What this rank puts into a collective: the whole buffer for reductions, its own part for a gather.
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32];
     /// What this rank gets out of a collective: the sum, its part of the sum, or all parts in group order.
@@ -35,6 +44,8 @@ pub(crate) trait Worker {
     fn outgoing(&mut self, message: Message) -> &[f32];
     /// The tensor of a message that this rank receives.
     fn incoming(&mut self, message: Message, values: &[f32]);
+    /// A copy to host memory (`out`) or back.
+    fn host_copy(&mut self, what: HostCopy, out: bool);
     /// The sum of squares of the gradients that this rank answers for.
     fn gradient_norm(&mut self) -> Result<(), NotFinite>;
     /// Clipping and the optimizer step; clears gradients.
@@ -46,8 +57,12 @@ pub(crate) trait Worker {
     fn total_gradient_norm(&self) -> f64;
     /// Bytes that this rank holds now.
     fn bytes_held(&self) -> Bytes;
-    /// Puts this rank's part of the training state in its place.
-    fn save(&self, snapshot: &mut Snapshot);
+    /// The most bytes that this rank held since this was last asked, inside instructions too.
+    fn highest_bytes(&mut self) -> Bytes {
+        self.bytes_held()
+    }
+    /// Shows every part of the training state that this rank answers for.
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>));
     /// Makes one weight NaN (fault injection).
     fn poison(&mut self);
 }
@@ -65,8 +80,14 @@ impl Worker for RankState {
         chunk: ChunkId,
         units: UnitRange,
         microbatch: MicrobatchId,
-    ) -> Result<(), NotFinite> {
+    ) -> Result<Progress, NotFinite> {
         self.compute(pass, chunk, units, microbatch).map_err(NotFinite::from)
+    }
+    fn continues(&self, chunk: ChunkId, units: UnitRange, microbatch: MicrobatchId, under_way: bool) -> bool {
+        self.continues(chunk, units, microbatch, under_way)
+    }
+    fn offers(&self, kind: CollectiveKind, payload: Payload) -> bool {
+        self.offers(kind, payload)
     }
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         self.contribution(kind, payload)
@@ -79,6 +100,9 @@ impl Worker for RankState {
     }
     fn incoming(&mut self, message: Message, values: &[f32]) {
         self.incoming(message, values);
+    }
+    fn host_copy(&mut self, what: HostCopy, out: bool) {
+        self.host_copy(what, out);
     }
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         self.gradient_norm().map_err(NotFinite::from)
@@ -95,8 +119,14 @@ impl Worker for RankState {
     fn bytes_held(&self) -> Bytes {
         self.bytes_held().into_values().sum()
     }
-    fn save(&self, snapshot: &mut Snapshot) {
-        snapshot.put(self);
+    fn highest_bytes(&mut self) -> Bytes {
+        self.take_highest_bytes()
+    }
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        self.weights().for_each(|part| put(Kept::Weight, &part));
+        for (kept, parts) in [Kept::FirstMoment, Kept::SecondMoment].into_iter().zip(self.moments()) {
+            parts.iter().for_each(|part| put(kept, part));
+        }
     }
     fn poison(&mut self) {
         self.poison();

@@ -1,15 +1,16 @@
 //! Compute instructions: a pass over consecutive units.
 
-use ir::program::{BufferKind, Pass, Unit, UnitRange};
-use ir::{ChunkId, MicrobatchId};
+use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
+use ir::{ChunkId, ContextMethod, MicrobatchId, Recompute};
 
-use super::slot::{Slot, Sum};
+use super::routing::Routes;
+use super::slot::Sum;
 use super::work::{Sample, Suspect, Work, take_residual};
-use super::{Held, NotFinite, RankState, layer_of};
+use super::{Held, NotFinite, Progress, RankState, layer_of, size};
 
 impl RankState {
     /// Carries out one pass over consecutive units of a chunk for one microbatch: upwards in forward passes and
-    /// recomputation, downwards in backward passes.
+    /// recomputation, downwards in backward passes. Call it again, once it [`continues`](Self::continues), where it pauses.
     ///
     /// # Errors
     /// When a forward pass leaves a value that is not finite; backward passes are checked by
@@ -24,53 +25,89 @@ impl RankState {
         chunk: ChunkId,
         units: UnitRange,
         microbatch: MicrobatchId,
-    ) -> Result<(), NotFinite> {
-        let local = self.local(chunk);
-        let index = self.slot_index(local, microbatch);
-        self.begin_pass(pass, chunk, units, microbatch);
-        let mut slot = self.slots[index].take().expect("made when the pass began");
-        let outcome = self.run_units(pass, local, units, microbatch, &mut slot);
-        self.slots[index] = Some(slot);
-        outcome?;
-        if units.start == 0 {
-            self.end_of_chunk(pass, chunk, microbatch, index);
+    ) -> Result<Progress, NotFinite> {
+        if let Some(found) = self.suspect.take() {
+            return Err(found);
         }
-        Ok(())
-    }
-
-    fn run_units(
-        &mut self,
-        pass: Pass,
-        local: usize,
-        units: UnitRange,
-        microbatch: MicrobatchId,
-        slot: &mut Slot,
-    ) -> Result<(), NotFinite> {
-        let empty = Sample::default();
-        let program = &self.program;
-        let chunk = program.chunk(self.chunks[local].0);
+        let local = self.local(chunk);
+        self.begin_pass(pass, chunk, units, microbatch);
         let upwards = matches!(pass, Pass::Forward | Pass::Recompute);
         for step in 0..units.end - units.start {
-            let unit = chunk.unit(if upwards { units.start + step } else { units.end - 1 - step });
-            let holder = if unit == Unit::Head { self.head_matrix.expect("the head's matrix is here") } else { local };
-            let mut unused = 0.0;
-            let mut work = Work {
-                dims: &self.dims,
-                parameters: &mut self.chunks[holder].1,
-                slot,
-                pool: &mut self.pool,
-                attention: &mut self.attention,
-                sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
-                loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
-                recompute: chunk.recompute,
-                first_layer: chunk.first_layer,
-                pass,
-            };
-            if let Err(suspect) = work.run(unit) {
-                return Err(self.explain(suspect, unit, holder, (microbatch, pass)));
+            let position = if upwards { units.start + step } else { units.end - 1 - step };
+            let unit = self.program.chunk(chunk).unit(position);
+            match self.with_work((pass, local, microbatch), position, |work| work.run(unit)) {
+                Ok(Progress::Ended) => {}
+                Ok(Progress::Paused) => {
+                    assert_eq!(units.end - units.start, 1, "{}: {unit:?} pauses among other units", self.rank);
+                    return Ok(Progress::Paused);
+                }
+                Err(suspect) => return Err(self.explain(suspect, unit, local, (microbatch, pass))),
             }
         }
-        Ok(())
+        if !self.projects_later(pass, chunk, units) {
+            self.leave(local, pass, units);
+        }
+        if units.start == 0 {
+            let index = self.slot_index(local, microbatch);
+            self.end_of_chunk(pass, chunk, microbatch, index);
+        }
+        Ok(Progress::Ended)
+    }
+
+    /// Whether a forward pass ends with an attention whose projection waits for heads to come back.
+    fn projects_later(&self, pass: Pass, chunk: ChunkId, units: UnitRange) -> bool {
+        let context = &self.dims.context;
+        let exchanges = context.ranks > 1 && context.method == ContextMethod::AllToAll;
+        let attention = || matches!(self.program.chunk(chunk).unit(units.end - 1), Unit::Attention(_));
+        pass == Pass::Forward && exchanges && attention()
+    }
+
+    /// Gives up gathered parameters whose last unit a pass has been through.
+    pub(super) fn leave(&mut self, local: usize, pass: Pass, units: UnitRange) {
+        self.chunks[local].1.leave(pass, units, &mut self.pool);
+        if let Some(experts) = &mut self.experts[local] {
+            experts.leave(pass, units, &mut self.pool);
+        }
+    }
+
+    /// Lets `run` work on a microbatch of the chunk `local`, at the unit of that position.
+    pub(super) fn with_work<T>(
+        &mut self,
+        (pass, local, microbatch): (Pass, usize, MicrobatchId),
+        position: u32,
+        run: impl FnOnce(&mut Work<'_>) -> T,
+    ) -> T {
+        let index = self.slot_index(local, microbatch);
+        let mut slot =
+            self.slots[index].take().unwrap_or_else(|| panic!("{}: no pass of {microbatch} began", self.rank));
+        let layout = &self.program.layout;
+        let chunk = self.program.chunk(self.chunks[local].0);
+        let (empty, mut unused) = (Sample::default(), 0.0);
+        let mut work = Work {
+            dims: &self.dims,
+            parameters: &mut self.chunks[local].1,
+            experts: self.experts[local].as_mut(),
+            slot: &mut slot,
+            pool: &mut self.pool,
+            attention: &mut self.attention,
+            packed: &mut self.packed,
+            routes: Routes {
+                routing: &self.routing,
+                iteration: self.iteration,
+                first_sequence: (self.dims.data_index * self.dims.microbatches + microbatch.index())
+                    * size(layout.microbatch_size),
+            },
+            sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
+            loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
+            recompute: layer_of(chunk.unit(position)).map_or(Recompute::None, |layer| chunk.recompute_of(layer)),
+            discarding: discarding(chunk),
+            position,
+            first_layer: chunk.first_layer,
+            pass,
+        };
+        let outcome = run(&mut work);
+        self.slots[index] = Some(slot);
+        outcome
     }
 
     /// Makes the slot. Where the chunk before is on this rank too and no message joins them, its output is taken.
@@ -89,11 +126,11 @@ impl RankState {
 
     /// The residual stream at the end of a chunk, whose last branch is whole by now.
     pub(super) fn chunk_output(&mut self, chunk: ChunkId, microbatch: MicrobatchId) -> Held {
-        let discards = super::dimensions::discards(self.program.chunk(chunk).recompute);
+        let discarding = discarding(self.program.chunk(chunk));
         let index = self.slot_index(self.local(chunk), microbatch);
         let rank = self.rank;
         let slot = self.slots[index].as_mut().unwrap_or_else(|| panic!("{rank}: {chunk} has not run {microbatch}"));
-        take_residual(slot, &mut self.pool, discards)
+        take_residual(slot, &mut self.pool, &self.dims, discarding)
     }
 
     /// After the units at the beginning of a chunk: the gradient goes to the chunk before, and after the last pass
@@ -115,14 +152,19 @@ impl RankState {
         }
     }
 
-    fn explain(&self, suspect: Suspect, unit: Unit, holder: usize, pass: (MicrobatchId, Pass)) -> NotFinite {
-        let parameters = &self.chunks[holder].1;
+    pub(super) fn explain(&self, suspect: Suspect, unit: Unit, local: usize, pass: (MicrobatchId, Pass)) -> NotFinite {
+        let parameters = &self.chunks[local].1;
         let concerned = match unit {
             // A shared table stands under the embedding.
-            Unit::Head if parameters.places.head.is_none() => Unit::Embedding,
+            Unit::Head if self.program.model.tied_head && self.program.chunk(self.chunks[local].0).embedding => {
+                Unit::Embedding
+            }
             unit => unit,
         };
-        let weight = parameters.first_not_finite(&parameters.weights, Some(concerned));
+        let experts = self.experts[local].iter();
+        let weight = std::iter::once(parameters)
+            .chain(experts)
+            .find_map(|parameters| parameters.first_not_finite(&parameters.weights, Some(concerned)));
         NotFinite {
             rank: self.rank,
             iteration: self.iteration,
@@ -130,5 +172,13 @@ impl RankState {
             pass: Some(pass),
             tensor: weight.map_or_else(|| suspect.0.to_owned(), |shard| shard.parameter.name.clone()),
         }
+    }
+}
+
+/// How many of a chunk's layers keep no input of their second half.
+fn discarding(chunk: &Chunk) -> usize {
+    match chunk.recompute {
+        Recompute::Full | Recompute::Operations => size(chunk.recomputed_layers),
+        Recompute::None | Recompute::Selective => 0,
     }
 }

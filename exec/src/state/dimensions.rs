@@ -1,8 +1,12 @@
 //! The sizes of one rank's share of the work.
 
 use ir::program::Program;
-use ir::{MlpKind, NormKind, Positions, Rank, Recompute, ZeroStage};
+use ir::{BranchNorms, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions, QueryKeyNorm, Rank};
 
+use super::context::Division;
+use super::experts::ExpertDimensions;
+use super::formats::Formats;
+use crate::kernels::activation::Gelu;
 use crate::kernels::attention::Attention;
 use crate::kernels::loss::VocabularyShard;
 use crate::kernels::rope::RotaryTable;
@@ -12,20 +16,23 @@ use crate::kernels::rope::RotaryTable;
 pub(super) struct Dimensions {
     /// Pipeline position.
     pub(super) position: u32,
-    pub(super) data: usize,
     pub(super) data_index: usize,
+    /// How sequences are divided over the context group, and what of them is here.
+    pub(super) context: Division,
     pub(super) tensor: usize,
     pub(super) tensor_index: usize,
     /// Whether the residual stream is divided along the sequence; never with one tensor rank.
     pub(super) sequence_parallel: bool,
-    /// Whether the optimizer state is divided over replicas; never with one replica.
-    pub(super) sharded_optimizer: bool,
+    /// Whether optimizer state lies in host memory.
+    pub(super) offloads_optimizer: bool,
+    pub(super) formats: Formats,
     pub(super) microbatches: usize,
-    /// Tokens of a microbatch.
+    /// Sequences of a microbatch.
+    pub(super) sequences: usize,
+    /// Tokens of a microbatch on this rank: of each sequence its part.
     pub(super) tokens: usize,
     /// Tokens of a microbatch in this rank's residual stream.
     pub(super) rows: usize,
-    pub(super) sequence_length: usize,
     pub(super) hidden: usize,
     pub(super) query_width: usize,
     pub(super) kv_width: usize,
@@ -37,7 +44,19 @@ pub(super) struct Dimensions {
     pub(super) rotary: Option<RotaryTable>,
     pub(super) norm: NormKind,
     pub(super) epsilon: f32,
+    /// Of a norm without parameters.
+    pub(super) ones: Vec<f32>,
+    pub(super) zeros: Vec<f32>,
+    pub(super) branch_norms: BranchNorms,
+    pub(super) branches: ParallelBranches,
+    pub(super) query_key_norm: QueryKeyNorm,
+    pub(super) head_dim: usize,
     pub(super) mlp: MlpKind,
+    pub(super) gelu: Gelu,
+    /// By layer of the model, how many positions a query sees.
+    windows: Vec<usize>,
+    /// Where the model has experts.
+    pub(super) experts: Option<ExpertDimensions>,
     /// One over the tokens of the global batch.
     pub(super) loss_scale: f32,
 }
@@ -49,7 +68,8 @@ impl Dimensions {
     /// If the program divides something that does not divide; lowering never does.
     pub(super) fn new(program: &Program, rank: Rank) -> Self {
         let (model, workload, layout) = (&program.model, &program.workload, &program.layout);
-        let (tensor, data) = (layout.tensor, layout.data);
+        let tensor = layout.tensor;
+        let replica = rank.raw() / tensor % layout.replicas();
         let tensor_index = rank.raw() % tensor;
         let shared = |what: &str, whole: u32| {
             assert_eq!(whole % tensor, 0, "{rank}: {whole} {what} over {tensor} tensor ranks");
@@ -57,7 +77,8 @@ impl Dimensions {
         };
         let sequence_parallel = layout.sequence_parallel && tensor > 1;
         let (sequences, sequence_length) = (size(layout.microbatch_size), size(workload.sequence_length));
-        let tokens = sequences * sequence_length;
+        let context = Division::new(layout.mesh, replica % layout.mesh.context, sequences, sequence_length);
+        let tokens = context.tokens();
         let degree = size(tensor);
         assert!(
             !sequence_parallel || tokens.is_multiple_of(degree),
@@ -70,17 +91,17 @@ impl Dimensions {
         let first = size(tensor_index) * columns;
         let valid = size(model.vocabulary).saturating_sub(first).min(columns);
         Self {
-            position: rank.raw() / (tensor * data),
-            data: size(data),
-            data_index: size(rank.raw() / tensor % data),
+            position: rank.raw() / layout.per_position(),
+            data_index: size(replica / layout.mesh.context),
             tensor: degree,
             tensor_index: size(tensor_index),
             sequence_parallel,
-            sharded_optimizer: layout.zero == ZeroStage::Zero1 && data > 1,
+            offloads_optimizer: layout.sharing.offload_optimizer,
+            formats: Formats::of(program, layout.shard()),
             microbatches: size(layout.microbatches),
+            sequences,
             tokens,
             rows: if sequence_parallel { tokens / degree } else { tokens },
-            sequence_length,
             hidden: size(model.hidden),
             query_width: query_heads * head_dim,
             kv_width: kv_heads * head_dim,
@@ -89,6 +110,7 @@ impl Dimensions {
             ffn: shared("feed-forward columns", model.ffn),
             vocabulary: VocabularyShard { first, valid, columns },
             attention: Attention::new(sequences, sequence_length, query_heads, kv_heads, head_dim),
+            context,
             rotary: match model.positions {
                 Positions::Rope { theta } => Some(RotaryTable::new(sequence_length, head_dim, theta)),
                 Positions::Learned { maximum } => {
@@ -99,9 +121,43 @@ impl Dimensions {
             },
             norm: model.norm,
             epsilon: narrow(model.norm_epsilon),
+            ones: vec![1.0; size(model.hidden)],
+            zeros: vec![0.0; size(model.hidden)],
+            branch_norms: model.variants.branch_norms,
+            branches: model.variants.parallel_branches,
+            query_key_norm: model.variants.query_key_norm,
+            head_dim,
             mlp: model.mlp,
+            gelu: if model.variants.exact_gelu { Gelu::Exact } else { Gelu::Tanh },
+            windows: (0..model.layers).map(|layer| window(model, layer)).collect(),
+            experts: model.variants.experts.is_some().then(|| ExpertDimensions::new(program, rank)),
             loss_scale: narrow(1.0 / workload.tokens_per_iteration() as f64),
         }
+    }
+
+    /// The attention of a layer, numbered through the model.
+    pub(super) fn attention_of(&self, layer: u32) -> Attention {
+        Attention { window: self.windows[size(layer)], ..self.attention }
+    }
+
+    /// Whether both branches of a layer read its input.
+    pub(super) fn side_by_side(&self) -> bool {
+        self.branches != ParallelBranches::No
+    }
+
+    /// The sizes of experts.
+    ///
+    /// # Panics
+    /// If the model has none.
+    pub(super) fn experts(&self) -> &ExpertDimensions {
+        self.experts.as_ref().expect("a layer of experts has their sizes")
+    }
+
+    /// Where the token at a row of this rank's residual stream stands: its sequence among those of
+    /// the microbatch, and its position in it.
+    pub(super) fn standing(&self, row: usize) -> (usize, usize) {
+        let first = if self.sequence_parallel { self.tensor_index * self.rows } else { 0 };
+        self.context.standing(first + row)
     }
 
     /// Elements of this rank's residual stream.
@@ -120,11 +176,11 @@ impl Dimensions {
     }
 }
 
-/// Whether a forward pass keeps nothing of a layer but its input.
-pub(super) fn discards(recompute: Recompute) -> bool {
-    match recompute {
-        Recompute::None | Recompute::Selective | Recompute::Operations => false,
-        Recompute::Full => true,
+/// How many positions a query of a layer sees.
+fn window(model: &Model, layer: u32) -> usize {
+    match model.layer(layer).mixer {
+        Mixer::Window => model.variants.window.map_or(usize::MAX, size),
+        Mixer::Attention | Mixer::Latent | Mixer::Mamba | Mixer::GatedDelta => usize::MAX,
     }
 }
 

@@ -7,7 +7,9 @@ use super::slot::Sum;
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
 use crate::kernels::embedding::{embedding_backward, embedding_forward, positions_backward, positions_forward};
-use crate::kernels::linear::{Linear, linear_backward_input, linear_backward_weight, linear_forward};
+use crate::kernels::linear::{
+    Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
+};
 use crate::kernels::loss;
 
 impl Work<'_> {
@@ -19,7 +21,10 @@ impl Work<'_> {
         let mut x = self.pool.take(BufferKind::Activations, dims.activation());
         embedding_forward(&self.sample.tokens, table, dims.hidden, dims.vocabulary.first, &mut x);
         if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
-            positions_forward(&mut x, positions.of(&self.parameters.weights), dims.hidden, dims.sequence_length, 0);
+            let table = positions.of(&self.parameters.weights);
+            for (first, x) in dims.context.each_mut(&mut x) {
+                positions_forward(x, table, dims.hidden, dims.context.length, first);
+            }
         }
         self.leave_branch(x, "output of the embedding")
     }
@@ -47,7 +52,9 @@ impl Work<'_> {
         embedding_backward(&self.sample.tokens, &d_out, dims.hidden, dims.vocabulary.first, table);
         if let Some(positions) = positions {
             let d_positions = positions.of_mut(gradients);
-            positions_backward(&d_out, dims.hidden, dims.sequence_length, 0, d_positions);
+            for (first, d_out) in dims.context.each(&d_out) {
+                positions_backward(d_out, dims.hidden, dims.context.length, first, d_positions);
+            }
         }
         self.pool.give(d_out);
     }
@@ -59,22 +66,28 @@ impl Work<'_> {
 
     /// The head's matrix: its own, or the embedding's table that it shares.
     fn head_place(&self) -> Place {
-        let places = &self.parameters.places;
-        places.head.or(places.embedding).expect("a head has a matrix or shares the embedding's")
+        self.parameters.places.head.expect("a head has a matrix or shares the embedding's")
     }
 
     pub(super) fn head_forward(&mut self) -> Result<(), Suspect> {
         let (dims, shape, last, place) = (self.dims, self.head_shape(), self.last(), self.head_place());
-        let sublayer = &mut self.slot.sublayers[last];
-        let x = sublayer.body_input(dims.sequence_parallel);
+        let x = self.slot.body_input(last, last, dims.sequence_parallel);
+        let weights = &self.parameters.weights;
+        let bias = self.parameters.places.head_bias.map(|bias| bias.of(weights));
         let mut logits = self.pool.take(BufferKind::Logits, shape.tokens * shape.outputs);
-        linear_forward(shape, x, place.of(&self.parameters.weights), None, &mut logits);
-        self.pool.release(&mut sublayer.gathered);
-        let mut statistics = self.pool.take(BufferKind::Logits, loss::STATS * dims.tokens);
+        linear_forward(shape, x, place.of(weights), bias, &mut logits);
+        dims.formats.round(&mut logits);
+        self.pool.release(&mut self.slot.sublayers[last].gathered);
+        let slot = &mut self.slot.head;
+        let mut statistics = self.pool.take_single(BufferKind::Logits, loss::STATS * dims.tokens);
         loss::local_stats(dims.vocabulary, &logits, &self.sample.targets, &mut statistics);
         // The sum of exponentials is not finite if any logit is not.
         let finite = super::all_finite(&statistics[dims.tokens..2 * dims.tokens]);
-        let slot = &mut self.slot.head;
+        if dims.formats.is_half() {
+            let mut wide = self.pool.take_single(BufferKind::Logits, logits.len());
+            wide.copy_from_slice(&logits);
+            slot.wide = Some(wide);
+        }
         slot.logits = Some(logits);
         let statistics = Some(statistics);
         if dims.alone() {
@@ -89,8 +102,8 @@ impl Work<'_> {
         let dims = self.dims;
         let slot = &mut self.slot.head;
         let statistics = slot.all_statistics.take().expect("the loss statistics of the tensor group");
-        let mut losses = self.pool.take(BufferKind::Workspace, dims.tokens);
-        let mut lse = self.pool.take(BufferKind::Logits, dims.tokens);
+        let mut losses = self.pool.take_single(BufferKind::Workspace, dims.tokens);
+        let mut lse = self.pool.take_single(BufferKind::Logits, dims.tokens);
         loss::combine(&statistics, &self.sample.targets, &mut losses, &mut lse);
         *self.loss = losses.iter().map(|&loss| f64::from(loss)).sum();
         slot.lse = Some(lse);
@@ -100,13 +113,20 @@ impl Work<'_> {
         if self.loss.is_finite() { Ok(()) } else { Err(Suspect("loss")) }
     }
 
-    /// Logits become their gradient.
+    /// Logits become their gradient; of half precision, a copy of their FP32 copy does.
     pub(super) fn loss_backward(&mut self) {
         let dims = self.dims;
         let slot = &mut self.slot.head;
+        if let Some(wide) = &slot.wide {
+            let mut gradient = self.pool.take_single(BufferKind::Logits, wide.len());
+            gradient.copy_from_slice(wide);
+            self.pool.release(&mut slot.logits);
+            slot.logits = Some(gradient);
+        }
         let logits = slot.logits.as_mut().expect("logits were kept");
         let lse = slot.lse.take().expect("the loss's forward pass came before");
         loss::backward(dims.vocabulary, logits, &self.sample.targets, &lse, dims.loss_scale);
+        dims.formats.round(logits);
         self.pool.give(lse);
     }
 
@@ -116,16 +136,22 @@ impl Work<'_> {
         let d_logits = self.slot.head.logits.as_deref().expect("the gradient of the logits");
         let mut dx = self.pool.take(BufferKind::Workspace, dims.activation());
         linear_backward_input(shape, d_logits, matrix, Store::Overwrite, &mut dx);
+        dims.formats.round(&mut dx);
         self.slot.sublayers[last].input_gradient = Some(Sum { data: dx, whole: dims.alone() });
     }
 
     pub(super) fn head_backward_weight(&mut self) {
-        let (dims, shape, last, place) = (self.dims, self.head_shape(), self.last(), self.head_place());
+        let (shape, last) = (self.head_shape(), self.last());
         let d_logits = self.slot.head.logits.take().expect("the gradient of the logits");
-        let sublayer = &mut self.slot.sublayers[last];
-        let x = sublayer.body_input(dims.sequence_parallel);
-        linear_backward_weight(shape, x, &d_logits, place.of_mut(&mut self.parameters.gradients));
+        self.pool.release(&mut self.slot.head.wide);
+        let x = self.slot.body_input(last, last, self.dims.sequence_parallel);
+        let place = self.parameters.places.head_gradient.expect("a head has a matrix or shares the embedding's");
+        let gradients = &mut self.parameters.gradients;
+        linear_backward_weight(shape, x, &d_logits, place.of_mut(gradients));
+        if let Some(bias) = self.parameters.places.head_bias {
+            linear_backward_bias(&d_logits, bias.of_mut(gradients));
+        }
         self.pool.give(d_logits);
-        sublayer.release_body_input(self.pool);
+        self.slot.sublayers[last].release_body_input(self.pool);
     }
 }

@@ -13,29 +13,50 @@
 //! Attention is divided by heads, the feed-forward part by columns, embedding and head by rows of the padded vocabulary.
 //! Norms, learned positions and the biases of row-parallel products (attention projection, down projection) are whole on
 //! every tensor rank; tensor rank 0 alone adds such a bias or position, to its summand. Their gradients come out equal on
-//! all tensor ranks, except those of norms under sequence parallelism, which `Payload::ReplicatedGradients` sums.
+//! all tensor ranks, except those of norms and routers under sequence parallelism, which `Payload::ReplicatedGradients` sums.
+//! Sequences are divided over the context group (module `context`), experts over the expert groups (module `experts`).
 //!
-//! The parameters of a chunk are one flat vector, unit by unit ([`weights`] lists the names); under ZeRO-1 it is padded at
-//! its end to a multiple of the replicas, and replica `i` steps part `i`. A tied head on the rank that holds the embedding
-//! uses the embedding's table, and its gradient adds to that table's; on another rank it has a copy of its own, which
-//! `Payload::TiedGradients` keeps equal.
+//! The parameters of a chunk fall into two: what all replicas (data x context ranks) hold, and this rank's experts, which
+//! fewer ranks hold; each is divided over its own ranks. They stand unit by unit ([`weights`] lists the names) in
+//! *segments*, each of them a vector: one where all ranks hold all, and one for each part that comes and goes by itself
+//! under ZeRO-2 and 3. Where state is divided, a segment is padded at its end to a multiple of the ranks that share it, and
+//! the `i`-th of them steps part `i`.
+//!
+//! A tied head in the chunk of the embedding uses the embedding's table, and its gradient adds to that table's; in another
+//! chunk it has a copy of its own, which `Payload::TiedGradients` keeps equal, or the rank that holds both.
+//!
+//! # Memory
+//!
+//! Device memory and host memory are two pools. What a plan moves to host memory (what layers keep, optimizer state) is
+//! copied there and back by `Op::HostCopy`, and counts in [`RankState::host_bytes_held`].
 //!
 //! # Split backward
 //!
 //! `Pass::Backward` is `Pass::BackwardInput` followed by `Pass::BackwardWeight`, unit by unit, so that both give the same
 //! bits. Between the two a unit keeps its input and the gradient of its output, nothing else.
 
+mod again;
 mod attention;
 mod buffers;
 mod compute;
+mod context;
 mod dimensions;
 mod ends;
+mod experts;
+mod formats;
+mod gathering;
 mod mlp;
 mod norm;
+mod offload;
 mod optimize;
+mod optimizer_state;
+mod packing;
 mod parameters;
 mod places;
+mod routing;
+mod sharding;
 mod slot;
+mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transfer;
@@ -46,16 +67,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use ir::program::{BufferKind, Pass, Unit};
-use ir::{ChunkId, MicrobatchId, Rank, VerifiedProgram};
+use ir::program::{Pass, Unit};
+use ir::{Bytes, ChunkId, MicrobatchId, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
+pub use routing::{RecordedRouting, Routing};
 pub use weights::{Part, Tensor, Weights};
 
 use buffers::{Held, Pool};
 use dimensions::{Dimensions, size};
-use parameters::Parameters;
+use formats::Formats;
+use parameters::{Made, Of, Parameters};
+use sharding::{Parts, Sharing};
 use slot::Slot;
+use tensors::experts_of;
 use work::Sample;
 
 use crate::kernels::attention::AttentionWorkspace;
@@ -68,8 +93,8 @@ pub struct RankState {
     dims: Dimensions,
     /// The chunks that this rank holds, in the order of the model.
     chunks: Vec<(ChunkId, Parameters)>,
-    /// The index in `chunks` of the one whose parameters hold the head's matrix, if the head is here.
-    head_matrix: Option<usize>,
+    /// Of each of them the routed experts of this rank, if its layers have any.
+    experts: Vec<Option<Parameters>>,
     /// By chunk of `chunks`, then microbatch.
     slots: Vec<Option<Slot>>,
     /// Empty slots to use again.
@@ -78,18 +103,35 @@ pub struct RankState {
     /// By microbatch, the sum of the losses of its tokens.
     losses: Vec<f64>,
     pool: Pool,
+    /// Host memory, where a plan uses it.
+    host: Pool,
     /// Gradients of chunk inputs that wait to leave, by edge and microbatch.
     departing_gradients: BTreeMap<(ChunkId, MicrobatchId), Held>,
     /// The boundary tensor handed out last.
     departing: Option<Held>,
     attention: AttentionWorkspace,
-    /// Gradients of replicated parameters, gathered for their collective.
-    replicated: Vec<f32>,
+    /// Of several tensors or segments, what goes into a collective together.
+    joined: Vec<f32>,
+    /// What an exchange carries, put together when it begins.
+    packed: Vec<f32>,
+    /// Where choices of experts come from.
+    routing: Routing,
+    /// What a delivery left that is not finite, for the next compute instruction to report.
+    suspect: Option<NotFinite>,
     iteration: u64,
     /// What is known of the sum of squares of the gradients: this rank's part, then the sum over ranks.
     squared_norm: f64,
     /// Its bits, on their way into a collective.
     norm_halves: [f32; 2],
+}
+
+/// How far an instruction has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Ended,
+    /// It needs what an exchange beside it is still to bring; see [`RankState::continues`].
+    Paused,
 }
 
 /// A value that is not a number, or infinite, and where it was found.
@@ -132,43 +174,52 @@ impl RankState {
     #[must_use]
     pub fn new(program: &Arc<VerifiedProgram>, rank: Rank, initial: Option<&Weights>) -> Self {
         let dims = Dimensions::new(program, rank);
-        let stage = program.role_of(rank).map(|role| program.roles[role.index()].stage.raw());
-        let position = stage.unwrap_or(dims.position);
+        let role = program.role_of(rank).map(|role| &program.roles[role.index()]);
+        let position = role.map_or(dims.position, |role| role.stage.raw());
         let ids = (0..program.chunks.len()).map(ChunkId::at);
         let held: Vec<ChunkId> = ids.filter(|id| program.chunk(*id).stage.raw() == position).collect();
-        let embedding = held.iter().position(|id| program.chunk(*id).embedding);
-        let shared_head = program.model.tied_head && embedding.is_some();
         let head = held.iter().position(|id| program.chunk(*id).head);
-        let seed = program.workload.seed;
-        let parameters = |id: ChunkId| {
-            let chunk = program.chunk(id);
-            (id, Parameters::new(&program.model, seed, chunk, &dims, shared_head, initial))
+        let (mut pool, mut host) = (Pool::new(dims.formats.activation()), Pool::new(dims.formats.activation()));
+        let mut parameters = |id: ChunkId, of: Of| {
+            let parts = role.map(|role| Parts::of(program, role, id)).unwrap_or_default();
+            let sharing = Sharing::of(program, rank, &dims, of);
+            let (model, seed, chunk) = (&program.model, program.workload.seed, program.chunk(id));
+            let formats = match of {
+                Of::Common => dims.formats,
+                Of::Experts => Formats::of(program, program.layout.expert_shard()),
+            };
+            let made = Made { model, seed, chunk, dims: &dims, sharing, parts, initial, of, formats };
+            Parameters::new(made, &mut pool, &mut host)
         };
-        let chunks: Vec<_> = held.into_iter().map(parameters).collect();
-        let mut pool = Pool::default();
-        for (_, parameters) in &chunks {
-            let (weights, moments) = parameters.lengths();
-            pool.resident(BufferKind::Weights, weights);
-            pool.resident(BufferKind::Gradients, weights);
-            pool.resident(BufferKind::OptimizerState, moments);
-        }
+        let chunks: Vec<_> = held.iter().map(|id| (*id, parameters(*id, Of::Common))).collect();
+        let routed = |id: &ChunkId| {
+            let chunk = program.chunk(*id);
+            let mut layers = chunk.first_layer..chunk.first_layer + chunk.layers;
+            layers.any(|layer| experts_of(&program.model, layer).is_some())
+        };
+        let experts = held.iter().map(|id| routed(id).then(|| parameters(*id, Of::Experts))).collect();
+        let embedding = held.iter().position(|id| program.chunk(*id).embedding);
         let at_end = embedding.is_some() || head.is_some();
         let samples = if at_end { dims.microbatches } else { 0 };
         Self {
             program: Arc::clone(program),
             rank,
-            head_matrix: head.map(|head| embedding.filter(|_| shared_head).unwrap_or(head)),
             slots: (0..chunks.len() * dims.microbatches).map(|_| None).collect(),
             spare: Vec::new(),
             samples: (0..samples).map(|_| Sample::default()).collect(),
             losses: if head.is_some() { vec![0.0; dims.microbatches] } else { Vec::new() },
             chunks,
+            experts,
             dims,
             pool,
+            host,
             departing_gradients: BTreeMap::new(),
             departing: None,
             attention: AttentionWorkspace::default(),
-            replicated: Vec::new(),
+            joined: Vec::new(),
+            packed: Vec::new(),
+            routing: Routing::Free,
+            suspect: None,
             iteration: 0,
             squared_norm: 0.0,
             norm_halves: [0.0; 2],
@@ -179,6 +230,11 @@ impl RankState {
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// From now on choices of experts come from there, or are kept there.
+    pub fn set_routing(&mut self, routing: Routing) {
+        self.routing = routing;
     }
 
     /// Whether the rank looks at tokens: it holds the embedding or the head.
@@ -192,6 +248,7 @@ impl RankState {
         self.iteration = iteration;
         self.losses.fill(0.0);
         self.squared_norm = 0.0;
+        self.suspect = None;
         for index in 0..self.slots.len() {
             self.retire(index);
         }
@@ -199,7 +256,12 @@ impl RankState {
             self.pool.give(held);
         }
         self.pool.release(&mut self.departing);
+        let experts = self.experts.iter_mut().flatten();
+        for parameters in self.chunks.iter_mut().map(|(_, parameters)| parameters).chain(experts) {
+            parameters.forget(&mut self.pool);
+        }
         self.pool.forget_peak();
+        self.host.forget_peak();
     }
 
     /// Sets the tokens of a microbatch and the tokens that follow each, `[microbatch_size, sequence_length]`. Call it
@@ -212,37 +274,37 @@ impl RankState {
         if !self.reads_tokens() {
             return;
         }
-        assert_eq!((tokens.len(), targets.len()), (self.dims.tokens, self.dims.tokens), "tokens of {microbatch}");
+        let whole = self.dims.sequences * size(self.program.workload.sequence_length);
+        assert_eq!((tokens.len(), targets.len()), (whole, whole), "tokens of {microbatch}");
         let vocabulary = self.program.model.vocabulary;
         let known = |&token: &u32| token < vocabulary;
         assert!(tokens.iter().all(known), "{microbatch}: a token outside the vocabulary of {vocabulary}");
         let ignored = crate::kernels::loss::IGNORED;
         assert!(targets.iter().all(|t| known(t) || *t == ignored), "{microbatch}: a target outside the vocabulary");
         let sample = &mut self.samples[microbatch.index()];
-        sample.tokens.clear();
-        sample.tokens.extend_from_slice(tokens);
-        sample.targets.clear();
-        sample.targets.extend_from_slice(targets);
+        self.dims.context.select(tokens, &mut sample.tokens);
+        self.dims.context.select(targets, &mut sample.targets);
     }
 
     /// This replica's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the tokens of the
-    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over replicas
-    /// at tensor index 0 only.
+    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over the ranks of
+    /// tensor index 0 only: over replicas, and over the ranks that share sequences.
     #[must_use]
     pub fn loss(&self) -> Option<f64> {
         let tokens = self.program.workload.tokens_per_iteration() as f64;
         (!self.losses.is_empty()).then(|| self.losses.iter().sum::<f64>() / tokens)
     }
 
-    /// What this rank holds of each tensor; a tied head's copy goes by the embedding's name.
+    /// What this rank steps of each tensor, in FP32: all ranks together have all. A tied head's copy goes by the
+    /// embedding's name.
     pub fn weights(&self) -> impl Iterator<Item = Part<'_>> {
-        self.chunks.iter().flat_map(|(_, parameters)| parameters.weight_parts())
+        self.all_parameters().flat_map(Parameters::weight_parts)
     }
 
     /// What this rank holds of the optimizer's first and second moments: under ZeRO-1 its part only.
     #[must_use]
     pub fn moments(&self) -> [Vec<Part<'_>>; 2] {
-        [0, 1].map(|which| self.chunks.iter().flat_map(|(_, parameters)| parameters.moment_parts(which)).collect())
+        [0, 1].map(|which| self.all_parameters().flat_map(|parameters| parameters.moment_parts(which)).collect())
     }
 
     /// Continues from the moments of another run of the same model, gathered by [`Weights::put`] from
@@ -251,7 +313,7 @@ impl RankState {
     /// # Panics
     /// If they are not of the model's tensors.
     pub fn load_moments(&mut self, first: &Weights, second: &Weights) {
-        for (_, parameters) in &mut self.chunks {
+        for parameters in self.all_parameters_mut() {
             parameters.load_moments(0, first);
             parameters.load_moments(1, second);
         }
@@ -259,7 +321,10 @@ impl RankState {
 
     /// Makes the first of this rank's weights not a number, to see what comes of it (fault injection).
     pub fn poison(&mut self) {
-        if let Some(weight) = self.chunks.first_mut().and_then(|(_, parameters)| parameters.weights.first_mut()) {
+        let Some((_, parameters)) = self.chunks.first_mut() else { return };
+        let own = parameters.own_weights.as_deref_mut().and_then(<[f32]>::first_mut);
+        let first = own.or_else(|| parameters.weights.pieces_mut().next()?.first_mut());
+        if let Some(weight) = first {
             *weight = f32::NAN;
         }
     }
@@ -275,6 +340,32 @@ impl RankState {
     #[must_use]
     pub fn peak_bytes(&self) -> BytesByKind {
         self.pool.peak()
+    }
+
+    /// The most bytes in use at a time since this was last asked.
+    pub fn take_highest_bytes(&mut self) -> Bytes {
+        self.pool.take_highest()
+    }
+
+    /// Bytes of host memory in use now for what the plan keeps there, by kind.
+    #[must_use]
+    pub fn host_bytes_held(&self) -> BytesByKind {
+        self.host.bytes()
+    }
+
+    /// Bytes of host memory in use, by kind, at the moment of this iteration when their sum was largest.
+    #[must_use]
+    pub fn host_peak_bytes(&self) -> BytesByKind {
+        self.host.peak()
+    }
+
+    /// All that this rank holds: of each chunk what is not experts', then all experts.
+    fn all_parameters(&self) -> impl Iterator<Item = &Parameters> {
+        self.chunks.iter().map(|(_, parameters)| parameters).chain(self.experts.iter().flatten())
+    }
+
+    fn all_parameters_mut(&mut self) -> impl Iterator<Item = &mut Parameters> {
+        self.chunks.iter_mut().map(|(_, parameters)| parameters).chain(self.experts.iter_mut().flatten())
     }
 
     fn holds(&self, chunk: ChunkId) -> bool {
@@ -305,7 +396,7 @@ impl RankState {
     /// Ends a slot: its buffers and itself can be used again.
     fn retire(&mut self, index: usize) {
         if let Some(mut slot) = self.slots[index].take() {
-            slot.release(&mut self.pool);
+            slot.release(&mut self.pool, &mut self.host);
             self.spare.push(slot);
         }
     }

@@ -1,162 +1,27 @@
-//! Which tensors a model has, how they are divided, and where a chunk's shards stand in its flat vectors.
+//! A rank's shards of a chunk's tensors, where they stand in the vectors of the chunk's segments, and the training state
+//! that those hold.
 
 use std::ops::Range;
 
-use ir::program::{Chunk, Unit};
-use ir::{MlpKind, Model, NormKind, Positions, Recompute};
+use ir::Model;
+use ir::program::{BufferKind, Chunk, Unit};
 
-use super::dimensions::{Dimensions, size};
+use super::buffers::{Held, Pool};
+use super::dimensions::Dimensions;
+use super::formats::Formats;
+use super::optimizer_state::OptimizerState;
 use super::places::Places;
+use super::sharding::{Flat, Parts, Segment, Sharing};
+use super::tensors::{Parameter, Split, unit_parameters};
 use super::weights::{Part, Weights};
-use crate::kernels::init::{Block, RandomTensor};
 
-/// How a tensor is divided over the tensor group.
+/// Which of a chunk's parameters: what is copied over which ranks differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Split {
-    /// Every rank holds all of it.
-    Whole,
-    /// Rows (outputs) are divided.
-    Rows,
-    /// Columns (inputs) are divided.
-    Columns,
-    /// Rows are divided after padding the vocabulary.
-    Vocabulary,
-}
-
-/// Initial values.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fill {
-    Zero,
-    One,
-    Normal { standard_deviation: f64 },
-}
-
-/// A tensor of the model.
-#[derive(Debug, Clone)]
-pub(super) struct Parameter {
-    /// As [`super::weights`] lists them.
-    pub(super) name: String,
-    /// Its name within its unit.
-    pub(super) part: &'static str,
-    /// Sizes of the whole tensor, the vocabulary not padded.
-    pub(super) shape: Vec<usize>,
-    pub(super) split: Split,
-    fill: Fill,
-}
-
-impl Parameter {
-    /// Initial values of a slice.
-    pub(super) fn fill(&self, seed: u64, slice: &[Range<usize>], out: &mut [f32]) {
-        match self.fill {
-            Fill::Zero => out.fill(0.0),
-            Fill::One => out.fill(1.0),
-            Fill::Normal { standard_deviation } => {
-                let [rows, columns] = slice else { panic!("{}: random values are for matrices", self.name) };
-                let block = Block {
-                    of_columns: self.shape[1],
-                    first_row: rows.start,
-                    rows: rows.len(),
-                    first_column: columns.start,
-                    columns: columns.len(),
-                };
-                RandomTensor::new(seed, &self.name).fill_normal_block(standard_deviation, block, out);
-            }
-        }
-    }
-}
-
-/// Parameters of a unit, in the order of the flat vectors. A tied head names the embedding.
-pub(super) fn unit_parameters(model: &Model, unit: Unit) -> Vec<Parameter> {
-    let (hidden, ffn) = (size(model.hidden), size(model.ffn));
-    let width = |width: u64| usize::try_from(width).expect("a width within memory");
-    let (query, key) = (width(model.query_width()), width(model.kv_width()));
-    let mut list = List { prefix: String::new(), parameters: Vec::new() };
-    let normal = Fill::Normal { standard_deviation: 0.02 };
-    let last = Fill::Normal { standard_deviation: 0.02 / (2.0 * f64::from(model.layers)).sqrt() };
-    let table = vec![size(model.vocabulary), hidden];
-    match unit {
-        Unit::Embedding => {
-            list.add("embedding.weight", table, Split::Vocabulary, normal);
-            if let Positions::Learned { maximum } = model.positions {
-                list.add("positions.weight", vec![size(maximum), hidden], Split::Whole, normal);
-            }
-        }
-        Unit::AttentionNorm(layer) => list.within(format!("layers.{layer}.attention_norm.")).norm(model),
-        Unit::Attention(layer) => {
-            list.within(format!("layers.{layer}.attention."));
-            list.linear(["q.weight", "q.bias"], [query, hidden], Split::Rows, normal, model.qkv_bias);
-            list.linear(["k.weight", "k.bias"], [key, hidden], Split::Rows, normal, model.qkv_bias);
-            list.linear(["v.weight", "v.bias"], [key, hidden], Split::Rows, normal, model.qkv_bias);
-            let names = ["projection.weight", "projection.bias"];
-            list.linear(names, [hidden, query], Split::Columns, last, model.projection_bias);
-        }
-        Unit::MlpNorm(layer) => list.within(format!("layers.{layer}.mlp_norm.")).norm(model),
-        Unit::Mlp(layer) => {
-            list.within(format!("layers.{layer}.mlp."));
-            match model.mlp {
-                MlpKind::SwiGlu | MlpKind::GeGlu => {
-                    list.linear(["gate.weight", "gate.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-                }
-                MlpKind::Gelu => {}
-            }
-            list.linear(["up.weight", "up.bias"], [ffn, hidden], Split::Rows, normal, model.mlp_bias);
-            list.linear(["down.weight", "down.bias"], [hidden, ffn], Split::Columns, last, model.mlp_bias);
-        }
-        Unit::FinalNorm => list.within("final_norm.".to_owned()).norm(model),
-        Unit::Head => {
-            list.within(if model.tied_head { "embedding." } else { "head." }.to_owned());
-            list.add("weight", table, Split::Vocabulary, normal);
-        }
-        Unit::Loss => {}
-    }
-    list.parameters
-}
-
-/// Parameters of a whole model, each once.
-pub(super) fn model_parameters(model: &Model) -> impl Iterator<Item = Parameter> {
-    let chunk = Chunk {
-        stage: ir::StageId::new(0),
-        first_layer: 0,
-        layers: model.layers,
-        embedding: true,
-        head: true,
-        recompute: Recompute::None,
-        recomputed_layers: 0,
-    };
-    let units = (0..chunk.units()).map(move |position| chunk.unit(position));
-    let distinct = units.filter(|unit| !(model.tied_head && *unit == Unit::Head));
-    distinct.flat_map(|unit| unit_parameters(model, unit))
-}
-
-struct List {
-    prefix: String,
-    parameters: Vec<Parameter>,
-}
-
-impl List {
-    fn within(&mut self, prefix: String) -> &mut Self {
-        self.prefix = prefix;
-        self
-    }
-    fn add(&mut self, part: &'static str, shape: Vec<usize>, split: Split, fill: Fill) {
-        self.parameters.push(Parameter { name: format!("{}{part}", self.prefix), part, shape, split, fill });
-    }
-    fn norm(&mut self, model: &Model) {
-        let shape = vec![size(model.hidden)];
-        self.add("weight", shape.clone(), Split::Whole, Fill::One);
-        match model.norm {
-            NormKind::RmsNorm => {}
-            NormKind::LayerNorm => self.add("bias", shape, Split::Whole, Fill::Zero),
-        }
-    }
-    /// A matrix and perhaps its bias, of which there is a part for each row of the matrix.
-    fn linear(&mut self, names: [&'static str; 2], shape: [usize; 2], split: Split, fill: Fill, bias: bool) {
-        self.add(names[0], shape.to_vec(), split, fill);
-        if bias {
-            let split = if split == Split::Rows { Split::Rows } else { Split::Whole };
-            self.add(names[1], vec![shape[0]], split, Fill::Zero);
-        }
-    }
+pub(super) enum Of {
+    /// All but routed experts: over replicas.
+    Common,
+    /// Routed experts: over the ranks that hold the same ones.
+    Experts,
 }
 
 /// A rank's shard of a tensor.
@@ -166,40 +31,46 @@ pub(super) struct Shard {
     pub(super) parameter: Parameter,
     /// What of the tensor it is, padding left out.
     slice: Vec<Range<usize>>,
-    /// Where it stands in the flat vectors, padding at its end.
+    /// The segment that it stands in.
+    pub(super) segment: usize,
+    /// Where it stands in its segment, padding at its end.
     pub(super) range: Range<usize>,
     /// Whether this rank answers for it when the gradient's norm is summed over ranks.
     counted: bool,
 }
 
 impl Shard {
-    fn new(unit: Unit, parameter: Parameter, start: usize, dims: &Dimensions) -> Self {
+    fn new(unit: Unit, parameter: Parameter, (segment, start): (usize, usize), dims: &Dimensions) -> Self {
         let mut slice: Vec<_> = parameter.shape.iter().map(|&n| 0..n).collect();
         let mut length: usize = parameter.shape.iter().product();
+        let (ranks, index) = match parameter.expert {
+            None => (dims.tensor, dims.tensor_index),
+            Some(_) => (dims.experts().tensor, dims.experts().tensor_index),
+        };
         let part = |whole: usize| {
-            let part = whole / dims.tensor;
-            assert_eq!(part * dims.tensor, whole, "{} does not divide over tensor ranks", parameter.name);
-            dims.tensor_index * part..(dims.tensor_index + 1) * part
+            let part = whole / ranks;
+            assert_eq!(part * ranks, whole, "{} does not divide over tensor ranks", parameter.name);
+            index * part..(index + 1) * part
         };
         match parameter.split {
             Split::Whole => {}
             Split::Rows => {
                 slice[0] = part(parameter.shape[0]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Columns => {
                 slice[1] = part(parameter.shape[1]);
-                length /= dims.tensor;
+                length /= ranks;
             }
             Split::Vocabulary => {
                 let shard = dims.vocabulary;
                 let first = shard.first.min(parameter.shape[0]);
                 slice[0] = first..first + shard.valid;
-                length = shard.columns * dims.hidden;
+                length = shard.columns * parameter.shape[1..].iter().product::<usize>();
             }
         }
-        let counted = parameter.split != Split::Whole || dims.tensor_index == 0;
-        Self { unit, parameter, slice, range: start..start + length, counted }
+        let counted = parameter.split != Split::Whole || index == 0;
+        Self { unit, parameter, slice, segment, range: start..start + length, counted }
     }
     /// Elements without padding.
     fn real(&self) -> Range<usize> {
@@ -210,17 +81,32 @@ impl Shard {
     fn decayed(&self) -> bool {
         self.parameter.shape.len() > 1
     }
+    /// Elements `within` the segment as a part of the tensor.
+    fn part<'a>(&'a self, within: Range<usize>, data: &'a [f32]) -> Part<'a> {
+        let first = within.start - self.range.start;
+        Part { name: &self.parameter.name, shape: &self.parameter.shape, slice: &self.slice, first, data }
+    }
 }
 
-/// The training state of a chunk on one rank, as flat vectors of one layout.
+/// The training state of a chunk on one rank: of all but routed experts, or of those.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub(super) weights: Vec<f32>,
-    pub(super) gradients: Vec<f32>,
-    /// First and second moments of the elements `own`.
-    moments: [Vec<f32>; 2],
-    /// The elements that this rank steps: all, or its part of `1 / data` under ZeRO-1.
-    own: Range<usize>,
+    pub(super) formats: Formats,
+    pub(super) sharing: Sharing,
+    pub(super) parts: Parts,
+    pub(super) segments: Vec<Segment>,
+    /// In the training precision. Beyond the segments there is one more piece if `again` says of which.
+    pub(super) weights: Flat,
+    pub(super) gradients: Flat,
+    /// The segment of a shared table that is gathered once more for the head (ZeRO-3).
+    pub(super) again: Option<usize>,
+    /// Parts that are gathered now, with whether for a forward pass.
+    pub(super) here: Vec<(bool, ir::program::UnitRange)>,
+    /// This rank's part of all weights (ZeRO-3) and of all gradients (ZeRO-2 and 3), where `weights` and `gradients` come
+    /// and go.
+    pub(super) own_weights: Option<Held>,
+    pub(super) own_gradients: Option<Held>,
+    pub(super) optimizer: OptimizerState,
     pub(super) shards: Vec<Shard>,
     pub(super) places: Places,
 }
@@ -228,128 +114,277 @@ pub(super) struct Parameters {
 /// A run of elements of one shard that this rank steps.
 #[derive(Debug, Clone)]
 pub(super) struct Stepped {
-    /// Within the flat weights and gradients.
+    pub(super) segment: usize,
+    /// Within this rank's part of the segment.
     pub(super) range: Range<usize>,
-    /// Within the moments.
-    pub(super) moments: Range<usize>,
     /// Whether weight decay applies.
     pub(super) decayed: bool,
     /// Whether this rank answers for it in the gradient's norm.
     pub(super) counted: bool,
 }
 
+/// What the state of a chunk is made for.
+pub(super) struct Made<'a> {
+    pub(super) model: &'a Model,
+    pub(super) seed: u64,
+    pub(super) chunk: &'a Chunk,
+    pub(super) dims: &'a Dimensions,
+    pub(super) sharing: Sharing,
+    pub(super) parts: Parts,
+    pub(super) initial: Option<&'a Weights>,
+    pub(super) of: Of,
+    pub(super) formats: Formats,
+}
+
 impl Parameters {
-    /// Allocates and initialises a chunk's state. With `shared_head` the head has no weights of its own here.
-    pub(super) fn new(
-        model: &Model,
-        seed: u64,
-        chunk: &Chunk,
-        dims: &Dimensions,
-        shared_head: bool,
-        initial: Option<&Weights>,
-    ) -> Self {
-        let mut shards: Vec<Shard> = Vec::new();
-        let mut length = 0;
-        let units = (0..chunk.units()).map(|position| chunk.unit(position));
-        for unit in units.filter(|unit| !(shared_head && *unit == Unit::Head)) {
-            for parameter in unit_parameters(model, unit) {
-                let mut shard = Shard::new(unit, parameter, length, dims);
-                // The copy of a tied table is counted where the embedding is.
-                shard.counted &= !(model.tied_head && unit == Unit::Head);
-                length = shard.range.end;
-                shards.push(shard);
+    /// Allocates and initialises a chunk's state, optimizer state from `states`. A tied head beside the embedding has no
+    /// weights of its own.
+    pub(super) fn new(made: Made<'_>, pool: &mut Pool, host: &mut Pool) -> Self {
+        let Made { dims, sharing, .. } = made;
+        let (shards, segments) = cut(&made);
+        let own: usize = segments.iter().map(|segment| segment.part).sum();
+        let formats = made.formats;
+        let whole = initial_weights(&made, &shards, &segments, pool);
+        let parts = || segments.iter().zip(&whole).map(|(segment, whole)| &whole[segment.part_of(sharing.index)]);
+        let states = if dims.offloads_optimizer { &mut *host } else { &mut *pool };
+        let optimizer = OptimizerState::new(own, formats, dims.offloads_optimizer, parts(), states);
+        let own_weights = sharing.gathers.then(|| {
+            let mut own = pool.zeros(formats.own_weight, BufferKind::Weights, own);
+            let mut rest = &mut own[..];
+            for part in parts() {
+                let (here, after) = rest.split_at_mut(part.len());
+                here.copy_from_slice(part);
+                rest = after;
+            }
+            if formats.own_weight == 2 {
+                formats.round(&mut own);
+            }
+            own
+        });
+        let again = (made.of == Of::Common
+            && sharing.gathers
+            && made.model.tied_head
+            && made.chunk.embedding
+            && made.chunk.head)
+            .then_some(0);
+        let mut pieces: Vec<Option<Held>> = Vec::new();
+        for mut weights in whole {
+            formats.round(&mut weights);
+            if sharing.gathers {
+                pool.give(weights);
+                pieces.push(None);
+            } else {
+                pieces.push(Some(weights));
             }
         }
-        let own = if dims.sharded_optimizer {
-            let part = length.div_ceil(dims.data);
-            length = part * dims.data;
-            dims.data_index * part..(dims.data_index + 1) * part
-        } else {
-            0..length
+        pieces.extend(again.map(|_| None));
+        let gradients = |segment: &Segment| pool.zeros(formats.gradient, BufferKind::Gradients, segment.length);
+        let gradients = match sharing.scatters {
+            true => segments.iter().map(|_| None).collect(),
+            false => segments.iter().map(gradients).map(Some).collect(),
         };
-        let mut weights = vec![0.0; length];
-        for shard in &shards {
-            let out = &mut weights[shard.real()];
-            match initial {
-                Some(initial) => initial.read(&shard.parameter.name, &shard.slice, 0, out),
-                None => shard.parameter.fill(seed, &shard.slice, out),
-            }
+        let own_gradients = sharing.scatters.then(|| pool.zeros(formats.gradient, BufferKind::Gradients, own));
+        let places = match made.of {
+            Of::Common => Places::new(made.chunk, &shards, again.map(|_| segments.len())),
+            Of::Experts => Places::of_experts(made.chunk, &shards, dims.experts()),
+        };
+        let (weights, gradients) = (Flat::new(pieces), Flat::new(gradients));
+        let (parts, here) = (made.parts, Vec::new());
+        Self {
+            formats,
+            sharing,
+            parts,
+            segments,
+            weights,
+            gradients,
+            again,
+            here,
+            own_weights,
+            own_gradients,
+            optimizer,
+            shards,
+            places,
         }
-        let places = Places::new(chunk, &shards);
-        let moments = [vec![0.0; own.len()], vec![0.0; own.len()]];
-        Self { weights, gradients: vec![0.0; length], moments, own, shards, places }
-    }
-
-    /// The elements that this rank steps, in the flat weights.
-    pub(super) fn own(&self) -> Range<usize> {
-        self.own.clone()
-    }
-
-    /// Elements of weights (or gradients), and of moments.
-    pub(super) fn lengths(&self) -> (usize, usize) {
-        (self.weights.len(), 2 * self.own.len())
     }
 
     /// The runs that this rank steps, in order.
     pub(super) fn stepped(&self) -> impl Iterator<Item = Stepped> + use<'_> {
         self.shards.iter().filter_map(|shard| {
-            let range = intersection(&shard.range, &self.own)?;
-            let moments = range.start - self.own.start..range.end - self.own.start;
-            Some(Stepped { range, moments, decayed: shard.decayed(), counted: shard.counted })
+            let own = self.segments[shard.segment].part_of(self.sharing.index);
+            let range = intersection(&shard.range, &own)?;
+            let range = range.start - own.start..range.end - own.start;
+            let counted = shard.counted && self.sharing.counted;
+            Some(Stepped { segment: shard.segment, range, decayed: shard.decayed(), counted })
         })
     }
 
-    /// Weights, gradients and both moments, to step.
-    pub(super) fn step_views(&mut self) -> (&mut [f32], &mut [f32], &mut [Vec<f32>; 2]) {
-        (&mut self.weights, &mut self.gradients, &mut self.moments)
+    /// Where the parts of a segment that this rank steps stand among all that it steps.
+    pub(super) fn own_range(&self, segment: usize) -> Range<usize> {
+        let segment = &self.segments[segment];
+        segment.own..segment.own + segment.part
     }
 
-    /// What this rank holds of each tensor.
+    /// This rank's part of a segment's weights.
+    pub(super) fn own_weights(&self, segment: usize) -> &[f32] {
+        match &self.own_weights {
+            Some(own) => &own[self.own_range(segment)],
+            None => &self.weights.piece(segment)[self.segments[segment].part_of(self.sharing.index)],
+        }
+    }
+
+    /// This rank's part of a segment's gradients.
+    pub(super) fn own_gradients(&self, segment: usize) -> &[f32] {
+        match &self.own_gradients {
+            Some(own) => &own[self.own_range(segment)],
+            None => &self.gradients.piece(segment)[self.segments[segment].part_of(self.sharing.index)],
+        }
+    }
+
+    /// The same, to write.
+    pub(super) fn own_gradients_mut(&mut self, segment: usize) -> &mut [f32] {
+        let range = self.own_range(segment);
+        match &mut self.own_gradients {
+            Some(own) => &mut own[range],
+            None => &mut self.gradients.piece_mut(segment)[self.segments[segment].part_of(self.sharing.index)],
+        }
+    }
+
+    /// The elements of a shard that this rank steps: within its segment, and among all that it steps.
+    fn owned(&self, shard: &Shard) -> Option<(Range<usize>, Range<usize>)> {
+        let segment = &self.segments[shard.segment];
+        let own = segment.part_of(self.sharing.index);
+        let within = intersection(&shard.real(), &own)?;
+        let start = segment.own + within.start - own.start;
+        let length = within.len();
+        Some((within, start..start + length))
+    }
+
+    /// What this rank steps of each tensor, in FP32.
     pub(super) fn weight_parts(&self) -> impl Iterator<Item = Part<'_>> {
-        self.shards.iter().map(|shard| Part {
-            name: &shard.parameter.name,
-            shape: &shard.parameter.shape,
-            slice: &shard.slice,
-            first: 0,
-            data: &self.weights[shard.real()],
+        self.shards.iter().filter_map(|shard| {
+            let (within, stepped) = self.owned(shard)?;
+            let part = self.segments[shard.segment].part_of(self.sharing.index);
+            let data = match self.optimizer.master() {
+                Some(master) => &master[stepped],
+                None => &self.own_weights(shard.segment)[within.start - part.start..within.end - part.start],
+            };
+            Some(shard.part(within, data))
         })
     }
 
-    /// The gradient of what this rank holds of each tensor.
+    /// What this rank holds of the gradient of each tensor.
     #[cfg(test)]
     pub(super) fn gradient_parts(&self) -> impl Iterator<Item = Part<'_>> {
-        self.weight_parts().zip(&self.shards).map(|(part, shard)| Part { data: &self.gradients[shard.real()], ..part })
+        let whole = |shard: &Shard| &self.gradients.piece(shard.segment)[shard.real()];
+        self.shards.iter().map(move |shard| shard.part(shard.real(), whole(shard)))
     }
 
     /// What this rank holds of each tensor's first (0) or second (1) moment.
     pub(super) fn moment_parts(&self, which: usize) -> impl Iterator<Item = Part<'_>> {
         self.shards.iter().filter_map(move |shard| {
-            let range = intersection(&shard.real(), &self.own)?;
-            Some(Part {
-                name: &shard.parameter.name,
-                shape: &shard.parameter.shape,
-                slice: &shard.slice,
-                first: range.start - shard.range.start,
-                data: &self.moments[which][range.start - self.own.start..range.end - self.own.start],
-            })
+            let (within, stepped) = self.owned(shard)?;
+            Some(shard.part(within, &self.optimizer.moments()[which][stepped]))
         })
     }
 
     /// Replaces one moment of what this rank steps.
     pub(super) fn load_moments(&mut self, which: usize, all: &Weights) {
-        for shard in &self.shards {
-            if let Some(range) = intersection(&shard.real(), &self.own) {
-                let first = range.start - shard.range.start;
-                let out = &mut self.moments[which][range.start - self.own.start..range.end - self.own.start];
+        for index in 0..self.shards.len() {
+            let shard = &self.shards[index];
+            if let Some((within, stepped)) = self.owned(shard) {
+                let first = within.start - shard.range.start;
+                let out = &mut self.optimizer.moments_mut()[which][stepped];
                 all.read(&shard.parameter.name, &shard.slice, first, out);
             }
         }
     }
 
-    /// The name of the first tensor of a unit (of any, if `None`) with a value that is not finite in `flat`.
-    pub(super) fn first_not_finite(&self, flat: &[f32], unit: Option<Unit>) -> Option<&Shard> {
+    /// The first tensor of a unit (of any, if `None`) with a value that is not finite in `flat`, of what is there.
+    pub(super) fn first_not_finite(&self, flat: &Flat, unit: Option<Unit>) -> Option<&Shard> {
         let concerned = |shard: &&Shard| unit.is_none_or(|unit| shard.unit == unit);
-        self.shards.iter().filter(concerned).find(|shard| !super::all_finite(&flat[shard.range.clone()]))
+        let present = |shard: &&Shard| flat.has(shard.segment);
+        let shards = self.shards.iter().filter(concerned).filter(present);
+        shards.into_iter().find(|shard| !super::all_finite(&flat.piece(shard.segment)[shard.range.clone()]))
+    }
+
+    /// The first tensor with a value that is not finite in this rank's part of its gradient.
+    pub(super) fn first_not_finite_gradient(&self) -> Option<&Shard> {
+        self.shards.iter().find(|shard| {
+            let own = self.segments[shard.segment].part_of(self.sharing.index);
+            intersection(&shard.range, &own).is_some_and(|range| {
+                !super::all_finite(&self.own_gradients(shard.segment)[range.start - own.start..range.end - own.start])
+            })
+        })
+    }
+}
+
+/// A chunk's initial weights, segment by segment, not rounded.
+fn initial_weights(made: &Made<'_>, shards: &[Shard], segments: &[Segment], pool: &mut Pool) -> Vec<Held> {
+    let mut whole = Vec::new();
+    for (index, segment) in segments.iter().enumerate() {
+        let mut weights = pool.zeros(made.formats.weight, BufferKind::Weights, segment.length);
+        for shard in shards.iter().filter(|shard| shard.segment == index) {
+            let out = &mut weights[shard.real()];
+            match made.initial {
+                Some(initial) => initial.read(&shard.parameter.name, &shard.slice, 0, out),
+                None => shard.parameter.fill(made.seed, &shard.slice, out),
+            }
+        }
+        whole.push(weights);
+    }
+    whole
+}
+
+/// The shards of a chunk, and the segments that they stand in.
+fn cut(made: &Made<'_>) -> (Vec<Shard>, Vec<Segment>) {
+    let (model, chunk, sharing) = (made.model, made.chunk, made.sharing);
+    let mut shards: Vec<Shard> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::new();
+    // Whether the next parameter begins a segment whatever it is.
+    let mut fresh = true;
+    for position in 0..chunk.units() {
+        let unit = chunk.unit(position);
+        fresh |= made.parts.begins(position);
+        for parameter in unit_parameters(model, unit).into_iter().filter(|parameter| is_here(parameter, made)) {
+            let copy = model.tied_head && unit == Unit::Head && parameter.part == "weight";
+            if copy && chunk.embedding {
+                continue;
+            }
+            let tied = model.tied_head && sharing.ranks > 1 && (copy || parameter.part == "embedding.weight");
+            if fresh || tied {
+                let units = ir::program::UnitRange { start: position, end: position };
+                segments.push(Segment { units, length: 0, part: 0, own: 0 });
+            }
+            fresh = tied;
+            let last = segments.len() - 1;
+            let segment = &mut segments[last];
+            segment.units.end = position + 1;
+            let mut shard = Shard::new(unit, parameter, (last, segment.length), made.dims);
+            // The copy of a tied table is counted where the embedding is.
+            shard.counted &= !copy;
+            segment.length = shard.range.end;
+            shards.push(shard);
+        }
+    }
+    let mut own = 0;
+    for segment in &mut segments {
+        segment.length = segment.length.next_multiple_of(sharing.ranks);
+        segment.part = segment.length / sharing.ranks;
+        segment.own = own;
+        own += segment.part;
+    }
+    (shards, segments)
+}
+
+/// Whether a rank holds (its part of) a tensor among those parameters.
+fn is_here(parameter: &Parameter, made: &Made<'_>) -> bool {
+    match (parameter.expert, made.of) {
+        (None, Of::Common) => true,
+        (Some(expert), Of::Experts) => {
+            let experts = made.dims.experts();
+            (experts.first..experts.first + experts.local).contains(&expert)
+        }
+        (None, Of::Experts) | (Some(_), Of::Common) => false,
     }
 }
 

@@ -6,6 +6,8 @@
 //! begins with `x + branch`.
 
 use super::buffers::{Held, Pool};
+use super::experts::ExpertSlot;
+use super::offload::Away;
 
 /// A buffer that is first a rank's summand and then, when a collective delivered, the sum over the tensor group.
 #[derive(Debug)]
@@ -30,14 +32,14 @@ pub(super) struct Sublayer {
     pub(super) output_gradient: Option<Held>,
     /// The gradient of the normed input, `[tokens, hidden]` until scattered to `[rows, hidden]`.
     pub(super) input_gradient: Option<Sum>,
+    /// The body's output where a norm comes after it, `[rows, hidden]`, and that norm's statistics.
+    pub(super) branch: Option<Held>,
+    pub(super) branch_statistics: Option<Held>,
+    /// The gradient of that norm's output, kept for a weight pass to come.
+    pub(super) after_gradient: Option<Held>,
 }
 
 impl Sublayer {
-    /// What the body reads, `[tokens, hidden]`.
-    pub(super) fn body_input(&self, sequence_parallel: bool) -> &[f32] {
-        let input = if sequence_parallel { &self.gathered } else { &self.output };
-        input.as_deref().expect("the body's input was computed and gathered")
-    }
     /// Gives up what the body read, which nothing needs any more.
     pub(super) fn release_body_input(&mut self, pool: &mut Pool) {
         pool.release(&mut self.gathered);
@@ -48,13 +50,31 @@ impl Sublayer {
         pool.release(&mut self.input);
         pool.release(&mut self.statistics);
         pool.release(&mut self.output_gradient);
+        for held in [&mut self.branch, &mut self.branch_statistics, &mut self.after_gradient] {
+            pool.release(held);
+        }
         release_sum(&mut self.input_gradient, pool);
     }
+}
+
+/// How far a pass of an attention has come whose sequences are shared with other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Stage {
+    /// Nothing is computed.
+    #[default]
+    Start,
+    /// What the first exchange carries is.
+    Projected,
+    /// The core has begun, with this rank's own keys (or its heads of all tokens).
+    Own,
+    /// Backward: gradients of all keys are there.
+    Gradients,
 }
 
 /// A layer's attention, `[tokens, heads, head_dim]`.
 #[derive(Debug, Default)]
 pub(super) struct AttentionSlot {
+    pub(super) stage: Stage,
     /// Queries, rotated.
     pub(super) q: Option<Held>,
     /// Keys, rotated.
@@ -67,6 +87,30 @@ pub(super) struct AttentionSlot {
     pub(super) dq: Option<Held>,
     pub(super) dk: Option<Held>,
     pub(super) dv: Option<Held>,
+    /// With norms of queries and keys: both before their norms, and the norms' statistics.
+    pub(super) raw: [Option<Held>; 4],
+    /// The gradients of both after their norms.
+    pub(super) d_normed: [Option<Held>; 2],
+    /// The gradient of `out`, while the core's backward pass waits for other ranks.
+    pub(super) d_out: Option<Held>,
+    /// Keys and values of all ranks that share the sequences, `[ranks, 2, tokens, kv width]`, and the gradients of those.
+    pub(super) gathered: Option<Held>,
+    pub(super) d_gathered: Option<Held>,
+    /// The output of this rank's heads over all tokens, backward.
+    pub(super) exchanged_out: Option<Held>,
+}
+
+impl AttentionSlot {
+    /// Gives every buffer back.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        let Self { stage, q, k, v, out, lse, dq, dk, dv, raw, d_normed, d_out, gathered, d_gathered, exchanged_out } =
+            self;
+        *stage = Stage::Start;
+        let of_core = [q, k, v, out, lse, dq, dk, dv, d_out, gathered, d_gathered, exchanged_out];
+        for held in of_core.into_iter().chain(raw).chain(d_normed) {
+            pool.release(held);
+        }
+    }
 }
 
 /// A layer's feed-forward part, `[tokens, ffn]`.
@@ -85,6 +129,8 @@ pub(super) struct MlpSlot {
 pub(super) struct HeadSlot {
     /// Logits of this rank's columns `[tokens, columns]`; after the loss's backward pass, their gradient.
     pub(super) logits: Option<Held>,
+    /// The FP32 copy of half-precision logits that the loss reads.
+    pub(super) wide: Option<Held>,
     /// This rank's statistics, `[3, tokens]`.
     pub(super) statistics: Option<Held>,
     /// Those of the tensor group, `[ranks, 3, tokens]`.
@@ -99,6 +145,7 @@ pub(super) struct Slot {
     pub(super) sublayers: Vec<Sublayer>,
     pub(super) attention: Vec<AttentionSlot>,
     pub(super) mlp: Vec<MlpSlot>,
+    pub(super) experts: Vec<ExpertSlot>,
     pub(super) head: HeadSlot,
     /// The sublayer whose input is the residual stream to which `branch` is still to be added; none at the beginning of
     /// the chunk, where `branch` alone is the stream.
@@ -108,6 +155,10 @@ pub(super) struct Slot {
     pub(super) residual_gradient: Option<Held>,
     /// The gradient of the embedding's output, `[tokens, hidden]`.
     pub(super) embedding_gradient: Option<Held>,
+    /// The gradient of a layer's input through its second branch, where both branches read it.
+    pub(super) second_gradient: Option<Held>,
+    /// What the first layers keep, while it is in host memory.
+    pub(super) away: Vec<Away>,
 }
 
 impl Slot {
@@ -116,7 +167,18 @@ impl Slot {
         self.sublayers.resize_with(2 * layers + usize::from(head), Sublayer::default);
         self.attention.resize_with(layers, AttentionSlot::default);
         self.mlp.resize_with(layers, MlpSlot::default);
+        self.experts.resize_with(layers, ExpertSlot::default);
         self
+    }
+
+    /// What the body of a sublayer reads, `[tokens, hidden]`: what was gathered for it, or the output of the norm of sublayer
+    /// `normed`; without a norm before bodies, the residual stream.
+    pub(super) fn body_input(&self, sublayer: usize, normed: usize, sequence_parallel: bool) -> &[f32] {
+        if sequence_parallel {
+            return self.sublayers[sublayer].gathered.as_deref().expect("the body's input was gathered");
+        }
+        let Sublayer { input, output, .. } = &self.sublayers[normed];
+        output.as_deref().or(input.as_deref()).expect("the body's input was computed")
     }
 
     /// The gradient of a body's output, `[tokens, hidden]`.
@@ -126,26 +188,25 @@ impl Slot {
     }
 
     /// Gives every buffer back.
-    pub(super) fn release(&mut self, pool: &mut Pool) {
+    pub(super) fn release(&mut self, pool: &mut Pool, host: &mut Pool) {
+        self.release_away(host);
         for sublayer in &mut self.sublayers {
             sublayer.release(pool);
         }
-        for AttentionSlot { q, k, v, out, lse, dq, dk, dv } in &mut self.attention {
-            for held in [q, k, v, out, lse, dq, dk, dv] {
-                pool.release(held);
-            }
-        }
+        self.attention.iter_mut().for_each(|attention| attention.release(pool));
+        self.experts.iter_mut().for_each(|experts| experts.release(pool));
         for MlpSlot { gate, up, activated, d_gate, d_up } in &mut self.mlp {
             for held in [gate, up, activated, d_gate, d_up] {
                 pool.release(held);
             }
         }
-        let HeadSlot { logits, statistics, all_statistics, lse } = &mut self.head;
-        for held in [logits, statistics, all_statistics, lse] {
+        let HeadSlot { logits, wide, statistics, all_statistics, lse } = &mut self.head;
+        for held in [logits, wide, statistics, all_statistics, lse] {
             pool.release(held);
         }
         pool.release(&mut self.residual_gradient);
         pool.release(&mut self.embedding_gradient);
+        pool.release(&mut self.second_gradient);
         release_sum(&mut self.branch, pool);
         self.latest = None;
     }

@@ -6,18 +6,24 @@
 //! | activation, `ReduceScatter` | `[tokens, hidden]` | `[tokens / tensor, hidden]`, part `tensor_index` |
 //! | activation, `AllGather` | `[tokens / tensor, hidden]` | `[tokens, hidden]` |
 //! | loss statistics, `AllGather` | `[3, tokens]` | `[tensor, 3, tokens]` |
-//! | gradients, `AllReduce` | the chunk's flat vector | the same, summed |
-//! | gradients, `ReduceScatter` | the chunk's flat vector, padded | part `data_index` |
-//! | parameters, `AllGather` | part `data_index` | the chunk's flat vector, padded |
+//! | of experts and of shared sequences | as [`super::experts`] and [`super::context`] say | |
+//! | gradients (of experts too), `AllReduce` | the part of the chunk that this rank steps | the same, summed |
+//! | gradients, `ReduceScatter` | the chunk's gradients, padded, by the rank that steps them | this rank's part |
+//! | parameters (of experts too), `AllGather` | this rank's part | the chunk's parameters, padded, by the rank that steps them |
+//! | gradients of a unit, `ReduceScatter` | those of its part of the chunk, padded, likewise | this rank's part |
+//! | parameters of a unit, `AllGather` | this rank's part of its part of the chunk | the whole of it, likewise |
 //! | replicated gradients, `AllReduce` | those of all norms of this rank, joined | the same, summed |
 //! | tied gradients, `AllReduce` | `[padded vocabulary / tensor, hidden]` | the same, summed |
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
 
 use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, Unit, UnitTensor};
-use ir::{ChunkId, MicrobatchId};
+use ir::{ChunkId, MicrobatchId, ParallelBranches, Rank};
 
 use super::RankState;
 use super::buffers::{Held, Pool};
+use super::formats::Formats;
+use super::packing::is_packed;
+use super::parameters::{Of, Parameters};
 use super::places::Place;
 use super::slot::{Slot, Sum};
 
@@ -30,6 +36,15 @@ struct Site {
     microbatch: MicrobatchId,
 }
 
+/// What a collective over ranks that hold the same touches.
+struct OverReplicas<'a> {
+    rank: Rank,
+    formats: Formats,
+    parameters: &'a mut Parameters,
+    pool: &'a mut Pool,
+    joined: &'a mut Vec<f32>,
+}
+
 impl RankState {
     /// What this rank puts into a collective.
     ///
@@ -37,43 +52,58 @@ impl RankState {
     /// If it has not been computed.
     pub fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         match payload {
+            Payload::Activation { tensor, .. } if is_packed(tensor) || self.is_gated(payload) => {
+                self.pack(kind, payload)
+            }
             Payload::Activation { .. } => {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
-                let rank = self.rank;
-                let held = activation(self.slot(site.chunk, site.microbatch), site, layers);
+                let (rank, branches) = (self.rank, self.dims.branches);
+                let held = activation(self.slot(site.chunk, site.microbatch), site, layers, branches);
                 held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
             }
-            Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                &self.chunks[local].1.gradients
-            }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &self.chunks[local].1;
-                &parameters.weights[parameters.own()]
-            }
-            Payload::ReplicatedGradients => {
-                self.replicated.clear();
-                for (_, parameters) in &self.chunks {
-                    for place in parameters.places.replicated() {
-                        self.replicated.extend_from_slice(place.of(&parameters.gradients));
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
+                let OverReplicas { rank, formats, parameters, joined, .. } = self.over_replicas(payload);
+                match kind {
+                    CollectiveKind::ReduceScatter => parameters.gradients_to_scatter(None, formats, joined),
+                    CollectiveKind::AllReduce => parameters.part_gradients(formats, joined),
+                    CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+                        panic!("{rank}: no {} of gradients", kind.name())
                     }
                 }
-                &self.replicated
+            }
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.stepped_weights(formats, joined)
+            }
+            Payload::UnitParameters { unit, pass, .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.part_weights((pass, unit), formats, joined)
+            }
+            Payload::UnitGradients { unit, .. } => {
+                let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                parameters.gradients_to_scatter(Some(unit), formats, joined)
+            }
+            Payload::ReplicatedGradients => {
+                let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
+                self.joined.clear();
+                for (_, parameters) in &self.chunks {
+                    let places = parameters.places.replicated(sequence, by_head).into_iter();
+                    for seen in places.filter_map(|place| parameters.visible(place)) {
+                        self.joined.extend_from_slice(parameters.seen(seen));
+                    }
+                }
+                &self.joined
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
-                place.of(&self.chunks[local].1.gradients)
+                let parameters = &self.chunks[local].1;
+                parameters.visible(place).map_or(&[], |seen| parameters.seen(seen))
             }
             Payload::GradientNorm => {
                 self.norm_halves = halves(self.squared_norm);
                 &self.norm_halves
             }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -83,29 +113,35 @@ impl RankState {
     /// If it has not the size that the kind and payload say.
     pub fn deliver(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
         match payload {
-            Payload::Activation { .. } => self.deliver_activation(kind, payload, result),
-            Payload::Gradients { chunk } => {
-                let local = self.local(chunk);
-                let parameters = &mut self.chunks[local].1;
-                let range = match kind {
-                    CollectiveKind::AllReduce => 0..parameters.gradients.len(),
-                    CollectiveKind::ReduceScatter => parameters.own(),
-                    CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-                        panic!("{}: no {} of gradients", self.rank, kind.name())
-                    }
-                };
-                parameters.gradients[range].copy_from_slice(result);
+            Payload::Activation { tensor, .. } if is_packed(tensor) => self.unpack(kind, payload, result),
+            Payload::Activation { .. } => {
+                self.deliver_activation(kind, payload, result);
+                self.delivered_to_experts(payload);
             }
-            Payload::Parameters { chunk } => {
-                let local = self.local(chunk);
-                self.chunks[local].1.weights.copy_from_slice(result);
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
+                let OverReplicas { formats, parameters, .. } = self.over_replicas(payload);
+                parameters.take_gradients(formats, result);
+            }
+            Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
+                self.over_replicas(payload).parameters.take_stepped(result);
+            }
+            Payload::UnitParameters { unit, pass, .. } => {
+                let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
+                parameters.take_part((pass, unit), formats, pool, result);
+            }
+            Payload::UnitGradients { unit, .. } => {
+                let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
+                parameters.take_scattered(unit, formats, pool, result);
             }
             Payload::ReplicatedGradients => {
+                let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
                 let mut rest = result;
                 for (_, parameters) in &mut self.chunks {
-                    for place in parameters.places.replicated() {
-                        let (part, after) = rest.split_at(place.len());
-                        place.of_mut(&mut parameters.gradients).copy_from_slice(part);
+                    let places = parameters.places.replicated(sequence, by_head);
+                    for seen in places.into_iter().filter_map(|place| parameters.visible(place)).collect::<Vec<_>>() {
+                        let gradients = parameters.seen_mut(seen);
+                        let (part, after) = rest.split_at(gradients.len());
+                        gradients.copy_from_slice(part);
                         rest = after;
                     }
                 }
@@ -113,16 +149,15 @@ impl RankState {
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
-                place.of_mut(&mut self.chunks[local].1.gradients).copy_from_slice(result);
+                let parameters = &mut self.chunks[local].1;
+                if let Some(seen) = parameters.visible(place) {
+                    parameters.seen_mut(seen).copy_from_slice(result);
+                }
             }
             Payload::GradientNorm => {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
-            Payload::ExpertGradients { .. }
-            | Payload::ExpertParameters { .. }
-            | Payload::UnitParameters { .. }
-            | Payload::UnitGradients { .. } => panic!("{}: {payload:?} is refused before it is loaded", self.rank),
         }
     }
 
@@ -168,18 +203,22 @@ impl RankState {
     fn deliver_activation(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
         let site = self.site(payload);
         let first_layer = self.program.chunk(site.chunk).first_layer;
-        let (whole, part) = (self.dims.activation(), self.dims.residual());
+        let (whole, part, formats) = (self.dims.activation(), self.dims.residual(), self.dims.formats);
         let index = self.slot_index(self.local(site.chunk), site.microbatch);
         let slot =
             self.slots[index].as_mut().unwrap_or_else(|| panic!("{} never contributed to {payload:?}", self.rank));
         let pool = &mut self.pool;
         match (site.tensor, kind) {
             (UnitTensor::Output, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter) => {
-                replace(slot.branch.as_mut().expect("contributed before"), pool, result, part);
+                let branch = slot.branch.as_mut().expect("contributed before");
+                replace(branch, pool, result, part);
+                formats.round(&mut branch.data);
             }
             (UnitTensor::InputGradient, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter) => {
                 let index = sublayer(slot, site.unit, first_layer);
-                replace(slot.sublayers[index].input_gradient.as_mut().expect("contributed before"), pool, result, part);
+                let gradient = slot.sublayers[index].input_gradient.as_mut().expect("contributed before");
+                replace(gradient, pool, result, part);
+                formats.round(&mut gradient.data);
             }
             (UnitTensor::Input, CollectiveKind::AllGather) => {
                 assert_eq!(result.len(), whole, "size of {payload:?}");
@@ -199,10 +238,34 @@ impl RankState {
                 }
             }
             (UnitTensor::LossStatistics, CollectiveKind::AllGather) => {
-                slot.head.all_statistics = Some(pool.copy(BufferKind::Logits, result));
+                let mut all = pool.take_single(BufferKind::Logits, result.len());
+                all.copy_from_slice(result);
+                slot.head.all_statistics = Some(all);
             }
             (tensor, kind) => panic!("{}: no {} of {tensor:?}", self.rank, kind.name()),
         }
+    }
+
+    /// What a collective over the ranks that hold the same is of: a chunk's experts, or all else of it.
+    fn over_replicas(&mut self, payload: Payload) -> OverReplicas<'_> {
+        let (chunk, of) = match payload {
+            Payload::Gradients { chunk } | Payload::Parameters { chunk } => (chunk, Of::Common),
+            Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk } => (chunk, Of::Experts),
+            Payload::UnitParameters { chunk, experts, .. } | Payload::UnitGradients { chunk, experts, .. } => {
+                (chunk, if experts { Of::Experts } else { Of::Common })
+            }
+            Payload::Activation { .. }
+            | Payload::ReplicatedGradients
+            | Payload::TiedGradients
+            | Payload::GradientNorm => panic!("{}: {payload:?} is not over replicas", self.rank),
+        };
+        let (local, rank) = (self.local(chunk), self.rank);
+        let parameters = match of {
+            Of::Common => &mut self.chunks[local].1,
+            Of::Experts => self.experts[local].as_mut().unwrap_or_else(|| panic!("{rank} has no experts of {chunk}")),
+        };
+        let formats = parameters.formats;
+        OverReplicas { rank, formats, parameters, pool: &mut self.pool, joined: &mut self.joined }
     }
 
     fn site(&self, payload: Payload) -> Site {
@@ -231,21 +294,28 @@ fn halves(number: f64) -> [f32; 2] {
 }
 
 /// What a slot has for a collective.
-fn activation(slot: &Slot, site: Site, first_layer: u32) -> Option<&[f32]> {
+fn activation(slot: &Slot, site: Site, first_layer: u32, branches: ParallelBranches) -> Option<&[f32]> {
     match site.tensor {
         UnitTensor::Output => slot.branch.as_ref().map(|sum| &*sum.data),
-        UnitTensor::Input => slot.sublayers[sublayer(slot, site.unit, first_layer)].output.as_deref(),
+        UnitTensor::Input => {
+            let index = sublayer(slot, site.unit, first_layer);
+            // With one norm for both branches, the second reads the first's.
+            let in_layers = index < 2 * slot.attention.len();
+            let shared = branches == ParallelBranches::OneNorm && in_layers;
+            slot.sublayers[if shared { index & !1 } else { index }].output.as_deref()
+        }
         UnitTensor::OutputGradient => slot.residual_gradient.as_deref(),
         UnitTensor::InputGradient => {
             slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)
         }
         UnitTensor::LossStatistics => slot.head.statistics.as_deref(),
-        UnitTensor::Logits
-        | UnitTensor::KeysAndValues
+        UnitTensor::Logits => panic!("{site:?} is refused before it is loaded"),
+        UnitTensor::KeysAndValues
         | UnitTensor::Heads
         | UnitTensor::Dispatched
         | UnitTensor::Combined
-        | UnitTensor::ExpertInput => panic!("{site:?} is refused before it is loaded"),
+        | UnitTensor::ExpertInput
+        | UnitTensor::RouterStatistics => panic!("{site:?} is put together, not held"),
     }
 }
 

@@ -10,22 +10,29 @@
 //! | `layers.L.attention_norm.weight`, `.bias` | `[hidden]` | bias with LayerNorm |
 //! | `layers.L.attention.q.weight` | `[heads * head_dim, hidden]` | `.bias` with `qkv_bias` |
 //! | `layers.L.attention.k.weight`, `v.weight` | `[kv_heads * head_dim, hidden]` | `.bias` with `qkv_bias` |
+//! | `layers.L.attention.q_norm.weight`, `k_norm.weight` | `[head_dim]`, or of all heads | norms of queries and keys |
 //! | `layers.L.attention.projection.weight` | `[hidden, heads * head_dim]` | `.bias` with `projection_bias` |
-//! | `layers.L.mlp_norm.weight`, `.bias` | `[hidden]` | bias with LayerNorm |
-//! | `layers.L.mlp.gate.weight` | `[ffn, hidden]` | SwiGLU; `.bias` with `mlp_bias` |
+//! | `layers.L.mlp_norm.weight`, `.bias` | `[hidden]` | bias with LayerNorm; none where both branches have one norm |
+//! | `layers.L.attention_norm.after.weight`, `layers.L.mlp_norm.after.weight` | `[hidden]` | norms before and after branches |
+//! | `layers.L.mlp.gate.weight` | `[ffn, hidden]` | SwiGLU, GeGLU; `.bias` with `mlp_bias` |
 //! | `layers.L.mlp.up.weight` | `[ffn, hidden]` | `.bias` with `mlp_bias` |
 //! | `layers.L.mlp.down.weight` | `[hidden, ffn]` | `.bias` with `mlp_bias` |
+//! | `layers.L.router.weight` | `[experts, hidden]` | a layer of experts; `.bias` with `router_bias` |
+//! | `layers.L.experts.E.gate.weight`, … | as `mlp`, `[ffn, hidden]` of an expert | `.bias` with the experts' `bias` |
+//! | `layers.L.shared.gate.weight`, … | as `mlp`, `[shared_ffn, hidden]` | with shared experts |
+//! | `layers.L.shared_gate.weight` | `[1, hidden]` | with `shared_gate` |
 //! | `final_norm.weight`, `.bias` | `[hidden]` | bias with LayerNorm |
 //! | `head.weight` | `[vocabulary, hidden]` | an untied head |
+//! | `head.bias` | `[vocabulary]` | with `head_bias` |
 //!
-//! Layers count from 0 through the whole model. The vocabulary is not padded here.
+//! Plain norms have neither weight nor bias. Layers count from 0 through the whole model. The vocabulary is not padded here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ir::{Model, Problem};
 
-use super::parameters::{Parameter, model_parameters};
+use super::tensors::{Parameter, model_parameters};
 
 /// A tensor, row-major.
 #[derive(Debug, Clone, PartialEq)]

@@ -90,6 +90,7 @@ pub const fn host_optimizer_bytes(shape: Shape<'_>, stepped: u64) -> (Bytes, Byt
 /// | heads | queries, keys and values (or the core's output) of this rank's tokens: the mean of the two, `T (queries + keys + values + outputs) b / 2` |
 /// | dispatched, combined | copies of this rank's tokens, one for each active expert, times the imbalance: `T/t active hidden b` |
 /// | expert input | copies that reach the rank's experts, of all its expert-tensor group: `received hidden b` |
+/// | router statistics | an FP32 number for each sequence and expert: `sequences experts 4` |
 #[must_use]
 pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -> Bytes {
     let hidden = u64::from(shape.model.hidden);
@@ -113,6 +114,9 @@ pub fn unit_tensor_bytes(shape: Shape<'_>, kind: UnitKind, tensor: UnitTensor) -
             wide(shape, shape.received_copies().div_ceil(shape.expert_tensor()), hidden)
         }
         UnitTensor::ExpertInput => wide(shape, shape.received_copies(), hidden),
+        UnitTensor::RouterStatistics => {
+            bytes_of([u64::from(shape.layout.microbatch_size), u64::from(shape.experts().count), 4])
+        }
     }
 }
 
@@ -177,7 +181,8 @@ pub fn payload_bytes(shape: Shape<'_>, payload: Payload) -> Bytes {
             | UnitTensor::Logits
             | UnitTensor::Dispatched
             | UnitTensor::Combined
-            | UnitTensor::ExpertInput => unit_tensor_bytes(shape, UnitKind::Experts, tensor),
+            | UnitTensor::ExpertInput
+            | UnitTensor::RouterStatistics => unit_tensor_bytes(shape, UnitKind::Experts, tensor),
         },
         Payload::TiedGradients => gradient_bytes(shape, kind_parameters(shape, UnitKind::Head)),
         Payload::GradientNorm => Bytes::new(8),

@@ -177,6 +177,45 @@ pub struct Experts {
     /// A bias of the router that is trained as a parameter (GPT-OSS).
     #[serde(default)]
     pub router_bias: bool,
+    /// How scores become weights of experts.
+    #[serde(default, skip_serializing_if = "Router::is_default")]
+    pub router: Router,
+}
+
+/// How the router's logits become scores.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scoring {
+    /// The softmax over all experts (Shazeer et al. 2017).
+    #[default]
+    Softmax,
+    /// The sigmoid of each logit by itself (DeepSeek-AI 2024, V3).
+    Sigmoid,
+}
+
+/// What a token's experts are weighted with: their scores, the best of which chose them. It costs the same either way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Router {
+    /// The scores.
+    pub scoring: Scoring,
+    /// Whether the weights of a token's experts are divided by their sum (Mixtral, where the softmax is over the chosen ones;
+    /// Qwen's `norm_topk_prob`).
+    pub normalised: bool,
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        Self { scoring: Scoring::Softmax, normalised: true }
+    }
+}
+
+impl Router {
+    /// Whether it is the softmax over the chosen experts.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How queries and keys are normalised.
@@ -218,6 +257,7 @@ pub enum ParallelBranches {
     OneNorm,
 }
 
+named!(Scoring { Softmax = "softmax", Sigmoid = "sigmoid" });
 named!(QueryKeyNorm { None = "none", Head = "head", Width = "width" });
 named!(BranchNorms { Before = "before", After = "after", Both = "both" });
 named!(ParallelBranches { No = "no", OwnNorms = "own-norms", OneNorm = "one-norm" });

@@ -65,6 +65,13 @@ impl Layout {
             Some(_) | None => 1,
         }
     }
+    /// Whether the ranks of one replica (context x tensor) of a pipeline position do not hold every expert equally often: the
+    /// experts are divided over ranks of several replicas.
+    #[must_use]
+    pub const fn experts_span_replicas(&self) -> bool {
+        let sharing = self.mesh.expert * self.mesh.expert_tensor;
+        sharing > 0 && !(self.mesh.context * self.tensor).is_multiple_of(sharing)
+    }
     /// Ranks over which the optimizer state of experts is divided; 1 under ZeRO-0.
     #[must_use]
     pub const fn expert_shard(&self) -> u32 {

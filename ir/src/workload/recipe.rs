@@ -82,6 +82,11 @@ pub struct Recipe {
     pub deduplicated_dispatch: bool,
     /// Tokens on the busiest expert rank over the mean; 1 is a perfect balance.
     pub expert_imbalance: f64,
+    /// Weight of the loss that balances experts, per sequence and summed over layers: with `f` the share of a sequence's
+    /// copies that go to an expert times the experts, and `P` its mean normalised score there, `weight * sum(f P)`
+    /// (DeepSeek-AI 2024, V3, section 2.1.2); 0: none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub balance_loss: f64,
     /// Tokens per second that the input pipeline delivers to one replica; `None`: as many as are asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens_per_second: Option<f64>,
@@ -105,9 +110,15 @@ impl Default for Recipe {
             document_length: None,
             deduplicated_dispatch: false,
             expert_imbalance: 1.0,
+            balance_loss: 0.0,
             input_tokens_per_second: None,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 impl Recipe {

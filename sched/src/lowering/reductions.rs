@@ -163,6 +163,6 @@ impl<'a> Reductions<'a> {
 
     /// The axis over which squared norms of shards add up; see [`Sharding::norm_axis`].
     pub(crate) fn norm_axis(&self) -> Option<Axis> {
-        self.sharding.norm_axis(self.shape.layout)
+        self.sharding.norm_axis(self.shape.layout, self.shape.model.variants.experts.is_some())
     }
 }

@@ -146,6 +146,12 @@ impl<'a> Surroundings<'a> {
         let mesh = self.shape.layout.mesh;
         let overlap = self.shape.layout.sharing.overlap_experts;
         let op = |kind, axis, tensor| self.op(kind, axis, tensor, position, pass);
+        if pass == Pass::Forward && self.shape.workload.recipe.balance_loss > 0.0 {
+            // The parts of a sequence lie on the ranks of both groups.
+            let groups = [(Axis::Tensor, self.division == Division::Sequence), (Axis::Context, mesh.context > 1)];
+            let sum = |axis| op(CollectiveKind::AllReduce, axis, UnitTensor::RouterStatistics);
+            around.before.extend(groups.into_iter().filter(|(_, divides)| *divides).map(|(axis, _)| sum(axis)));
+        }
         if mesh.expert > 1 {
             let dispatch = op(CollectiveKind::AllToAll, Axis::Expert, UnitTensor::Dispatched);
             if overlap { &mut around.beside } else { &mut around.before }.push(dispatch.placed(overlap));

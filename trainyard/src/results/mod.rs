@@ -125,6 +125,14 @@ pub struct RunReport {
     pub header: Header,
     /// The plan carried out.
     pub plan: PlanSummary,
+    /// Where its ranks were, and what joined them.
+    pub ranks: String,
+    /// What stopped the ranks each time that they were started again.
+    pub lost: Vec<String>,
+    /// Iterations that were carried out again for that.
+    pub repeated_iterations: u64,
+    /// Time of the iterations, each once, over all the time since training began.
+    pub goodput: f64,
     /// Iterations carried out.
     pub iterations: u32,
     /// Iterations at the start whose times are not used: caches and allocators settle.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ir::{
     BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerRun, Mamba, Mixer, MlpKind, Model, NormKind,
-    ParallelBranches, Positions, QueryKeyNorm, Variants,
+    ParallelBranches, Positions, QueryKeyNorm, Router, Scoring, Variants,
 };
 
 use super::Sight;
@@ -241,6 +241,9 @@ fn experts(table: &Table<'_>, mlp: Option<MlpKind>) -> Option<Experts> {
     let shared_gate = flag("shared_gate");
     let mlp = table.get("mlp").map_or(mlp, |v| v.one_of(MlpKind::ALL, MlpKind::name));
     let (bias, router_bias) = (flag("bias"), flag("router_bias"));
+    let router = Router::default();
+    let scoring = table.get("scoring").map_or(Some(router.scoring), |v| v.one_of(Scoring::ALL, Scoring::name));
+    let normalised = table.get("normalised").map_or(Some(router.normalised), |v| v.boolean());
     table.finish();
     Some(Experts {
         count: count?,
@@ -251,6 +254,7 @@ fn experts(table: &Table<'_>, mlp: Option<MlpKind>) -> Option<Experts> {
         mlp: mlp?,
         bias: bias?,
         router_bias: router_bias?,
+        router: Router { scoring: scoring?, normalised: normalised? },
     })
 }
 

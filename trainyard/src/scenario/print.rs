@@ -246,7 +246,7 @@ fn delta_table(delta: GatedDelta) -> Table {
 }
 
 fn experts_table(experts: Experts) -> Table {
-    table([
+    let mut entries = table([
         ("count", number(experts.count)),
         ("active", number(experts.active)),
         ("ffn", number(experts.ffn)),
@@ -255,7 +255,12 @@ fn experts_table(experts: Experts) -> Table {
         ("mlp", text(experts.mlp.name())),
         ("bias", experts.bias.into()),
         ("router_bias", experts.router_bias.into()),
-    ])
+    ]);
+    if !experts.router.is_default() {
+        entries.insert("scoring".to_owned(), text(experts.router.scoring.name()));
+        entries.insert("normalised".to_owned(), experts.router.normalised.into());
+    }
+    entries
 }
 
 fn recipe_table(recipe: &Recipe) -> Table {
@@ -275,6 +280,9 @@ fn recipe_table(recipe: &Recipe) -> Table {
         ("cuda_graphs", recipe.cuda_graphs.into()),
         ("expert_imbalance", Value::Float(recipe.expert_imbalance)),
     ]);
+    if recipe.balance_loss > 0.0 {
+        entries.insert("balance_loss".to_owned(), Value::Float(recipe.balance_loss));
+    }
     if let Some(length) = recipe.document_length {
         entries.insert("document_length".to_owned(), number(length));
     }

@@ -85,6 +85,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
     let document_length = table.get("document_length").map_or(Some(None), |v| v.count().map(Some));
     let expert_imbalance =
         table.get("expert_imbalance").map_or(Some(default.expert_imbalance), |v| v.number(1.0..=1e6));
+    let balance_loss = table.get("balance_loss").map_or(Some(default.balance_loss), |v| v.number(0.0..=1e6));
     let input = table.get("input_tokens_per_second").map_or(Some(None), |v| v.number(1e-9..=1e18).map(Some));
     Some(Recipe {
         fused_normalisation: fused_normalisation?,
@@ -102,6 +103,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
         cuda_graphs: cuda_graphs?,
         document_length: document_length?,
         expert_imbalance: expert_imbalance?,
+        balance_loss: balance_loss?,
         input_tokens_per_second: input?,
     })
 }

@@ -95,6 +95,7 @@ fn variants(shape: &ModelShape, kind: MlpKind) -> Variants {
         mlp: kind,
         bias: false,
         router_bias: false,
+        router: ir::Router::default(),
     });
     let mut variants = Variants { experts, ..Variants::default() };
     let mixer: Box<dyn Fn(u32) -> Mixer> = match shape.attention {

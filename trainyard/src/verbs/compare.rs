@@ -24,7 +24,7 @@ pub(crate) fn report(
 ) -> Result<CompareReport, Error> {
     let decision = job.decide(context)?;
     let simulated = simulate::report(job, &decision, context)?;
-    let measured_run = run::report(job, &decision, &simulated.program, context)?;
+    let measured_run = run::report(job, &decision, &simulated.program, run::Ranks::Threads, context)?;
     let timelines: Vec<&ir::Timeline> = measured_run.timelines.iter().collect();
     let comparison = reports::compare::compare(&simulated.program, &simulated.timeline, &timelines)
         .map_err(|problems| job.loaded.error(problems))?;

@@ -9,7 +9,8 @@ const FINE_CLOCK_US: u128 = 50;
 /// Looks at the machine. Nothing that it finds is an error.
 #[must_use]
 pub fn doctor() -> DoctorReport {
-    let findings = vec![cores(), build(), clock(), folder(), catalog()];
+    let mut findings = vec![cores(), build(), clock(), folder(), catalog()];
+    findings.extend(gpus());
     DoctorReport { header: Header::new("doctor", ""), findings }
 }
 
@@ -69,6 +70,42 @@ fn folder() -> Finding {
             finding("folder", FindingState::Warning, message)
         }
     }
+}
+
+/// GPUs and the libraries that they need. A machine without them is none that something is wrong with.
+#[cfg(feature = "cuda")]
+fn gpus() -> Vec<Finding> {
+    let found = exec::cuda::probe();
+    if !found.driver.is_ready() {
+        return vec![finding("gpu", FindingState::Warning, format!("runs are on the CPU. {}", found.driver))];
+    }
+    let libraries = [("nvrtc", &found.compiler), ("cublas", &found.products), ("nccl", &found.collectives)];
+    let of_library = |(subject, library): (&'static str, &exec::cuda::Library)| {
+        let state = if library.is_ready() { FindingState::Good } else { FindingState::Warning };
+        finding(subject, state, library.to_string())
+    };
+    let of_gpu = |(number, gpu): (usize, &exec::cuda::Gpu)| {
+        let (major, minor) = gpu.capability;
+        let memory = ir::Bytes::new(gpu.memory);
+        let words = format!("{number}: {}, compute capability {major}.{minor}, {memory}", gpu.name);
+        if major < 8 {
+            finding("gpu", FindingState::Warning, format!("{words}: too old, the kernels need 8.0 or newer"))
+        } else {
+            finding("gpu", FindingState::Good, format!("{words}: kernels can run; `run` is on the CPU still"))
+        }
+    };
+    let driver = finding("driver", FindingState::Good, found.driver.to_string());
+    let gpus = found.gpus.iter().enumerate().map(of_gpu);
+    [driver].into_iter().chain(gpus).chain(libraries.map(of_library)).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus() -> Vec<Finding> {
+    vec![finding(
+        "gpu",
+        FindingState::Warning,
+        "runs are on the CPU: this program was built without the feature `cuda`",
+    )]
 }
 
 fn catalog() -> Finding {

@@ -1,9 +1,11 @@
 //! `run`: real training on this machine's cores.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use exec::data::generate;
 use exec::runtime::{CpuBackend, CpuOptions};
+use exec::{Processes, Recovery};
 use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram};
 use sched::StaticController;
 
@@ -32,18 +34,38 @@ pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
         return Err(error);
     }
     let program = job.program(&decision.plan)?;
-    report(&job, &decision, &program, context)
+    report(&job, &decision, &program, Ranks::Threads, context)
+}
+
+/// Where the ranks of a run are.
+#[derive(Debug)]
+pub(crate) enum Ranks {
+    /// In this process.
+    Threads,
+    /// In processes that a launcher started.
+    Gathered(Processes),
+    /// In processes that this one started, and starts again when one is lost.
+    Started(Processes, Recovery),
 }
 
 pub(crate) fn report(
     job: &Job<'_>,
     decision: &Decision,
     program: &Arc<VerifiedProgram>,
+    ranks: Ranks,
     context: &Context<'_>,
 ) -> Result<RunReport, Error> {
     let scenario = &job.loaded.scenario;
     let options = CpuOptions { interrupt: Arc::clone(&context.interrupt), ..CpuOptions::default() };
-    let mut backend = CpuBackend::new(scenario.cluster.clone(), corpus(job.loaded)?, options);
+    let (cluster, corpus) = (scenario.cluster.clone(), corpus(job.loaded)?);
+    let words = ranks.words(job, program);
+    let mut backend = match ranks {
+        Ranks::Threads => CpuBackend::new(cluster, corpus, options),
+        Ranks::Gathered(processes) => CpuBackend::over(cluster, corpus, options, processes),
+        Ranks::Started(processes, recovery) => {
+            CpuBackend::over(cluster, corpus, options, processes).with_recovery(recovery)
+        }
+    };
     let refused = backend.unsupported(program);
     if !refused.is_empty() {
         return Err(job.loaded.error(refused));
@@ -53,11 +75,13 @@ pub(crate) fn report(
     let warm_up_iterations = WARM_UP.min(iterations / 2);
     let (mut loss, mut gradient_norm, mut times) = (Vec::new(), Vec::new(), Vec::new());
     let mut timelines: Vec<Timeline> = Vec::new();
+    let (begun, mut useful_ms) = (Instant::now(), 0.0);
     let mut observe = |iteration: u64, outcome: &IterationOutcome| {
         loss.extend(outcome.loss);
         gradient_norm.extend(outcome.gradient_norm);
+        let (begin, end) = reports::metrics::bounds(&outcome.timeline);
+        useful_ms += (end - begin) as f64 * 1e-6;
         if iteration >= u64::from(warm_up_iterations) {
-            let (begin, end) = reports::metrics::bounds(&outcome.timeline);
             times.push((end - begin) as f64 * 1e-6);
             if timelines.len() == KEPT {
                 timelines.remove(0);
@@ -74,6 +98,12 @@ pub(crate) fn report(
     Ok(RunReport {
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
+        ranks: words,
+        lost: backend
+            .recovery()
+            .map_or_else(Vec::new, |recovery| recovery.causes().iter().map(ToString::to_string).collect()),
+        repeated_iterations: backend.recovery().map_or(0, Recovery::repeated),
+        goodput: useful_ms / (begun.elapsed().as_secs_f64() * 1e3),
         iterations,
         warm_up_iterations,
         iteration_ms,
@@ -88,6 +118,19 @@ pub(crate) fn report(
         decided: decision.plan.clone(),
         program: Arc::clone(program),
     })
+}
+
+impl Ranks {
+    /// Where they are, in words.
+    fn words(&self, job: &Job<'_>, program: &VerifiedProgram) -> String {
+        let processes = match self {
+            Self::Threads => return format!("{} threads of one process", program.world()),
+            Self::Gathered(processes) | Self::Started(processes, _) => processes,
+        };
+        let emulated = exec::emulates_links(program, &job.loaded.scenario.cluster);
+        let links = if emulated { "; links between nodes are not emulated, but those of this machine" } else { "" };
+        format!("{}{links}", processes.how())
+    }
 }
 
 /// The bytes to train on.

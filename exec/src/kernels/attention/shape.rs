@@ -1,5 +1,7 @@
 //! Sizes of an attention, and its division into tiles.
 
+use std::ops::Range;
+
 use super::super::matmul::{Matrix, MatrixMut};
 use super::super::narrow;
 
@@ -9,7 +11,7 @@ pub(super) const TILE: usize = 64;
 /// Sizes of an attention, and where its queries and keys stand in their sequences.
 ///
 /// Queries and keys of one pass may be different pieces of the sequences (context parallelism): a query sees the keys
-/// at its own position and before.
+/// at its own position and before, or the last of them that its window holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Independent sequences.
@@ -26,6 +28,8 @@ pub struct Attention {
     pub query_heads: usize,
     /// Key and value heads; query head `h` reads head `h / (query_heads / key_heads)`.
     pub key_heads: usize,
+    /// Positions that a query sees, its own included; the largest number for all before it.
+    pub window: usize,
     /// Elements per head.
     pub head_dim: usize,
     /// Factor on the scores before the softmax.
@@ -44,15 +48,18 @@ impl Attention {
             first_key: 0,
             query_heads,
             key_heads,
+            window: usize::MAX,
             head_dim,
             softmax_scale: narrow(1.0 / (head_dim as f64).sqrt()),
         }
     }
 
-    /// How many keys the `query`-th query of a sequence sees.
+    /// Which keys the `query`-th query of a sequence sees.
     #[inline(always)]
-    fn visible(self, query: usize) -> usize {
-        (self.first_query + query + 1).saturating_sub(self.first_key).min(self.keys)
+    fn visible(self, query: usize) -> Range<usize> {
+        let after = self.first_query + query + 1;
+        let end = after.saturating_sub(self.first_key).min(self.keys);
+        after.saturating_sub(self.window).saturating_sub(self.first_key).min(end)..end
     }
 
     pub(super) fn assert_sizes(self, queries: usize, keys: usize, values: usize, lse: usize) {
@@ -72,13 +79,14 @@ impl Attention {
         heads.flat_map(move |(sequence, head)| {
             (0..self.queries).step_by(TILE).map(move |first| {
                 let rows = TILE.min(self.queries - first);
-                Tile { shape: self, sequence, head, first, rows, width: self.visible(first + rows - 1) }
+                let (from, end) = (self.visible(first).start, self.visible(first + rows - 1).end);
+                Tile { shape: self, sequence, head, first, rows, from, width: end - from }
             })
         })
     }
 }
 
-/// Consecutive queries of one head of one sequence, with the keys that the last of them sees.
+/// Consecutive queries of one head of one sequence, with the keys that any of them sees.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile {
     shape: Attention,
@@ -86,7 +94,9 @@ pub(super) struct Tile {
     head: usize,
     first: usize,
     pub(super) rows: usize,
-    /// Keys seen by the last row; the rows before see at most as many.
+    /// The first key that the first row sees; no later row sees an earlier one.
+    from: usize,
+    /// Keys from there to the last that the last row sees.
     pub(super) width: usize,
 }
 
@@ -97,9 +107,13 @@ impl Tile {
         (self.sequence * self.shape.queries + self.first + row) * self.shape.query_heads + self.head
     }
 
+    /// Which of the tile's keys a row sees.
     #[inline(always)]
-    pub(super) fn visible(self, row: usize) -> usize {
-        self.shape.visible(self.first + row)
+    pub(super) fn visible(self, row: usize) -> Range<usize> {
+        let seen = self.shape.visible(self.first + row);
+        // A row that sees nothing may lie before the tile's keys.
+        let end = seen.end.saturating_sub(self.from);
+        seen.start.saturating_sub(self.from).min(end)..end
     }
 
     /// The tile's rows of `[sequences, queries, query_heads, head_dim]`.
@@ -116,7 +130,7 @@ impl Tile {
     /// Start of the visible rows of `[sequences, keys, key_heads, head_dim]`.
     fn keys_start(self) -> usize {
         let key_head = self.head / (self.shape.query_heads / self.shape.key_heads);
-        (self.sequence * self.shape.keys * self.shape.key_heads + key_head) * self.shape.head_dim
+        ((self.sequence * self.shape.keys + self.from) * self.shape.key_heads + key_head) * self.shape.head_dim
     }
 
     pub(super) fn keys(self, data: &[f32]) -> Matrix<'_> {

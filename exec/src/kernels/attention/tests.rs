@@ -10,8 +10,11 @@ fn twin(shape: Attention, q: &[f64], k: &[f64], v: &[f64]) -> (Vec<f64>, Vec<f64
         let (token, head) = (row / shape.query_heads, row % shape.query_heads);
         let (sequence, query) = (token / shape.queries, token % shape.queries);
         let key = |key: usize| ((sequence * shape.keys + key) * shape.key_heads + head / group) * dim;
-        let seen: Vec<usize> =
-            (0..shape.keys).filter(|key| shape.first_key + key <= shape.first_query + query).map(key).collect();
+        let sees = |key: &usize| {
+            let distance = (shape.first_query + query).checked_sub(shape.first_key + key);
+            distance.is_some_and(|distance| distance < shape.window)
+        };
+        let seen: Vec<usize> = (0..shape.keys).filter(sees).map(key).collect();
         let score = |&key: &usize| {
             let dot: f64 = (0..dim).map(|i| q[row * dim + i] * k[key + i]).sum();
             dot * f64::from(shape.softmax_scale)
@@ -82,6 +85,23 @@ fn passes_equal_the_twin_and_its_gradient() {
         let (sequences, length, dim) = (cases.size(1, 2), cases.size(1, 7), cases.size(1, 5));
         let shape = Attention::new(sequences, length, key_heads * group, key_heads, dim);
         check(shape, &Inputs::new(cases, shape, 1.5));
+    });
+}
+
+#[test]
+fn a_window_hides_what_lies_before_it() {
+    Cases::run(30, |cases| {
+        let (key_heads, group) = (cases.size(1, 2), cases.size(1, 3));
+        let (sequences, length, dim) = (cases.size(1, 2), cases.size(1, 9), cases.size(1, 4));
+        let window = cases.size(1, length);
+        let shape = Attention { window, ..Attention::new(sequences, length, key_heads * group, key_heads, dim) };
+        check(shape, &Inputs::new(cases, shape, 1.5));
+    });
+    Cases::run(1, |cases| {
+        for (length, window) in [(TILE + 5, 3), (2 * TILE + 3, TILE), (2 * TILE + 3, TILE + 1)] {
+            let shape = Attention { window, ..Attention::new(1, length, 2, 1, 1) };
+            check(shape, &Inputs::new(cases, shape, 1.5));
+        }
     });
 }
 

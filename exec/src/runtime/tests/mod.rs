@@ -1,31 +1,33 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
+mod beside;
 mod swarm;
 mod training;
+mod transports;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ir::program::{
-    Chunk, CollectiveKind, Direction, Group, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream, UnitRange,
+    Chunk, CollectiveKind, Direction, Group, HostCopy, Layout, Message, Op, Pass, Payload, Peer, RankSet, Role, Stream,
+    UnitRange,
 };
 use ir::{
-    AdamW, AttentionKernel, Axis, BackendError, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm,
-    DeviceKind, DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind,
-    NodeKindId, NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId, Workload,
-    ZeroStage,
+    AdamW, AttentionKernel, Axis, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, DeviceKind,
+    DeviceKindId, Fabric, GroupId, InstructionId, Link, MicrobatchId, MlpKind, Model, NodeGroup, NodeKind, NodeKindId,
+    NormKind, Positions, Precision, Program, Rank, Recompute, RoleId, SimDuration, StageId, Workload, ZeroStage,
 };
 
 use super::clock::thread_cpu;
 use super::crew::{Crew, Plan};
 use super::emulation::wires;
-use super::options::{CpuOptions, Fault, FaultKind};
+use super::options::CpuOptions;
 use super::script::Script;
 use super::shared::Report;
-use super::snapshot::Snapshot;
+use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
+use crate::state::{Part, Progress};
 
 /// Values of a message or collective.
 const ELEMENTS: usize = 1000;
@@ -38,7 +40,10 @@ struct Fake {
     burn: Duration,
     tensor: Vec<f32>,
     got: Vec<f32>,
+    bundle: Vec<f32>,
     poisoned: bool,
+    /// Pieces done of an instruction over the second unit, which pauses after each of the first two.
+    pieces: u8,
     log: Log,
 }
 
@@ -50,30 +55,58 @@ impl Fake {
         let start = rank.raw() as f32;
         // Sums of these depend on their order.
         let tensor = (0..ELEMENTS).map(|i| start + 0.1 * i as f32 + 1e-3 / (1.0 + start)).collect();
-        Self { rank, burn, tensor, got: Vec::new(), poisoned: false, log }
+        Self { rank, burn, tensor, got: Vec::new(), bundle: Vec::new(), poisoned: false, pieces: 0, log }
     }
     fn note(&self, what: impl Into<String>, values: &[f32]) {
         self.log.lock().unwrap().push((self.rank, what.into(), values.to_vec()));
     }
 }
 
+/// Parts of unequal lengths for so many members: to member `j` of rank `i` the first `3 i + j` numbers.
+fn bundle(tensor: &[f32], rank: Rank, members: u32) -> Vec<f32> {
+    let lengths = || (0..members as usize).map(|member| 3 * rank.index() + member);
+    let mut out = Vec::new();
+    crate::parcels::begin(&mut out, lengths());
+    lengths().for_each(|length| out.extend_from_slice(&tensor[..length]));
+    out
+}
+
 impl Worker for Fake {
     fn begin_iteration(&mut self, iteration: u64) {
         self.note(format!("begin {iteration}"), &[]);
+        self.got.clear();
+        self.pieces = 0;
     }
     fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
         assert_eq!(tokens.len() + 1, targets.len());
         self.note(format!("feed {microbatch}"), &[]);
     }
-    fn compute(&mut self, pass: Pass, chunk: ChunkId, _: UnitRange, microbatch: MicrobatchId) -> Result<(), NotFinite> {
+    fn compute(
+        &mut self,
+        pass: Pass,
+        chunk: ChunkId,
+        units: UnitRange,
+        microbatch: MicrobatchId,
+    ) -> Result<Progress, NotFinite> {
         let end = thread_cpu() + super::clock::nanoseconds(self.burn);
         while thread_cpu() < end {}
         if self.poisoned {
             return Err(NotFinite("weights of layer 3 hold NaN".to_owned()));
         }
+        if units.start == 1 && self.pieces < 2 {
+            self.pieces += 1;
+            self.note(format!("piece {}", self.pieces), &[]);
+            return Ok(Progress::Paused);
+        }
         self.tensor.iter_mut().for_each(|x| *x += 1.0);
         self.note(format!("{} {chunk} {microbatch}", pass.name()), &[]);
-        Ok(())
+        Ok(Progress::Ended)
+    }
+    fn continues(&self, _: ChunkId, _: UnitRange, _: MicrobatchId, under_way: bool) -> bool {
+        self.pieces < 2 || !under_way && !self.got.is_empty()
+    }
+    fn offers(&self, _: CollectiveKind, payload: Payload) -> bool {
+        self.pieces > 0 || !matches!(payload, Payload::Activation { .. })
     }
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
         if payload == Payload::GradientNorm {
@@ -82,7 +115,13 @@ impl Worker for Fake {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.tensor,
             CollectiveKind::AllGather => &self.tensor[..10],
-            CollectiveKind::AllToAll => panic!("no test exchanges"),
+            CollectiveKind::AllToAll => {
+                let Payload::UnitGradients { unit: members, .. } = payload else {
+                    panic!("{payload:?} is not exchanged")
+                };
+                self.bundle = bundle(&self.tensor, self.rank, members);
+                &self.bundle
+            }
         }
     }
     fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
@@ -97,6 +136,7 @@ impl Worker for Fake {
         self.note(format!("receive {}", message.microbatch), values);
         self.got = values.to_vec();
     }
+    fn host_copy(&mut self, _: HostCopy, _: bool) {}
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {
         Ok(())
     }
@@ -109,8 +149,10 @@ impl Worker for Fake {
     fn total_gradient_norm(&self) -> f64 {
         0.0
     }
-    fn save(&self, snapshot: &mut Snapshot) {
-        snapshot.weights.insert(format!("rank{}", self.rank.raw()), vec![1], vec![self.tensor[0]]);
+    fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        let name = format!("rank{}", self.rank.raw());
+        let slice = std::slice::from_ref(&(0..1));
+        put(Kept::Weight, &Part { name: &name, shape: &[1], slice, first: 0, data: &self.tensor[..1] });
     }
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * (self.tensor.len() + self.got.len()) as u64)
@@ -314,82 +356,6 @@ fn taken(log: &Log, what: &str) -> Vec<(Rank, Vec<f32>)> {
     taken
 }
 
-#[test]
-fn messages_arrive_in_order_and_spans_keep_to_the_program() {
-    let (crew, log) = crew(relay(6), &domain(&[1.0, 1.0]), Duration::ZERO, CpuOptions::default());
-    for iteration in 0..3 {
-        let reports = crew.iterate(iteration).unwrap();
-        assert_eq!(reports.iter().map(|r| r.loss).collect::<Vec<_>>(), [Some(0.0), Some(1.0)]);
-        let [first, second] = &reports[..] else { panic!("two ranks") };
-        for m in 0..6 {
-            let (made, (sent_start, sent)) = (milliseconds(first, 2 * m).1, milliseconds(first, 2 * m + 1));
-            let ((_, got), used) = (milliseconds(second, 2 * m), milliseconds(second, 2 * m + 1).0);
-            assert!(made <= sent_start && sent_start <= sent && got <= used && (sent - got).abs() < 1e-9);
-        }
-        for report in &reports {
-            for stream in [0, 1] {
-                let spans: Vec<_> = report.lane.spans.iter().skip(stream).step_by(2).collect();
-                assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start), "{spans:?}");
-            }
-            assert!(report.lane.spans.iter().all(|span| span.issued <= span.start && span.start <= span.end));
-            assert!(report.lane.memory.len() <= 3, "memory changes twice: {:?}", report.lane.memory);
-        }
-    }
-    drop(crew);
-    let log = log.lock().unwrap();
-    let of = |number, word: &str| -> Vec<&str> {
-        let own = log.iter().filter(|(rank, what, _)| rank.raw() == number && what.starts_with(word));
-        own.map(|(_, what, _)| what.as_str()).take(6).collect()
-    };
-    assert_eq!(of(1, "receive"), ["receive m0", "receive m1", "receive m2", "receive m3", "receive m4", "receive m5"]);
-    assert_eq!(of(0, "begin"), ["begin 0", "begin 1", "begin 2"]);
-    assert_eq!(of(1, "feed"), ["feed m0", "feed m1", "feed m2", "feed m3", "feed m4", "feed m5"]);
-}
-
-#[test]
-fn collectives_give_all_members_the_sum_in_group_order() {
-    let gradients = Payload::Gradients { chunk: ChunkId::new(0) };
-    for ranks in [1u32, 2, 3, 4] {
-        let parts: Vec<Vec<f32>> = (0..ranks)
-            .map(|rank| Fake::new(Rank::new(rank), Duration::ZERO, Log::default()).tensor)
-            .map(|tensor| tensor.iter().map(|x| x + 1.0).collect())
-            .collect();
-        let mut sum = parts[0].clone();
-        for part in &parts[1..] {
-            sum.iter_mut().zip(part).for_each(|(s, p)| *s += p);
-        }
-        for kind in [CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
-            if kind == CollectiveKind::ReduceScatter && !ELEMENTS.is_multiple_of(ranks as usize) {
-                continue;
-            }
-            let cluster = domain(&vec![1.0; ranks as usize]);
-            let (crew, log) = crew(collective(ranks, kind, gradients), &cluster, Duration::ZERO, CpuOptions::default());
-            crew.iterate(0).unwrap();
-            let size = ELEMENTS / ranks as usize;
-            for (rank, values) in taken(&log, kind.name()) {
-                let expect: Vec<f32> = match kind {
-                    CollectiveKind::AllReduce => sum.clone(),
-                    CollectiveKind::AllGather => parts.iter().flat_map(|part| part[..10].to_vec()).collect(),
-                    CollectiveKind::ReduceScatter => sum[rank.index() * size..(rank.index() + 1) * size].to_vec(),
-                    CollectiveKind::AllToAll => panic!("no test exchanges"),
-                };
-                // Bit for bit.
-                assert_eq!(values, expect, "{} over {ranks} on rank {rank}", kind.name());
-            }
-        }
-    }
-    let (crew, log) = crew(
-        collective(3, CollectiveKind::AllReduce, Payload::GradientNorm),
-        &domain(&[1.0; 3]),
-        Duration::ZERO,
-        CpuOptions::default(),
-    );
-    crew.iterate(0).unwrap();
-    for (_, values) in taken(&log, "all-reduce") {
-        assert!((super::reduce::join(&values) - (3.0 + 3e-12)).abs() < 1e-15);
-    }
-}
-
 /// How far the best of several iterations may be from what is emulated, in milliseconds: other load on the machine makes
 /// single ones later, and nothing may make one earlier.
 const TOLERANCE: f64 = 0.5;
@@ -464,95 +430,6 @@ fn collectives_follow_one_another_over_an_emulated_link() {
             assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
         }
     }
-}
-
-/// Runs a relay with a fault and returns the error and how long it took to come and to join all threads.
-fn fault(kind: FaultKind, rank: u32) -> (BackendError, Duration) {
-    let fault = Fault { rank: Rank::new(rank), iteration: 1, instruction: None, kind };
-    let options =
-        CpuOptions { stall_timeout: Duration::from_millis(200), faults: vec![fault], ..CpuOptions::default() };
-    let (crew, _) = crew(relay(3), &domain(&[1.0, 1.0]), Duration::ZERO, options);
-    crew.iterate(0).unwrap();
-    let begin = Instant::now();
-    let error = crew.iterate(1).unwrap_err();
-    drop(crew);
-    (error, begin.elapsed())
-}
-
-#[test]
-fn failures_name_the_rank_and_stop_everyone() {
-    for rank in [0, 1] {
-        let (error, time) = fault(FaultKind::Stall, rank);
-        let what = error.to_string();
-        assert!(matches!(error, BackendError::Stalled { rank: r, iteration: 1, .. } if r.raw() == rank), "{error:?}");
-        assert!(what.contains(&format!("forward of microbatch 0 through chunk {rank}")), "{what}");
-        assert!(time < Duration::from_secs(2), "a stall of 0.2 s was found after {time:?}");
-
-        let (error, time) = fault(FaultKind::Poison, rank);
-        let expect = "weights of layer 3 hold NaN".to_owned();
-        assert_eq!(error, BackendError::NotFinite { rank: Rank::new(rank), iteration: 1, what: expect });
-        assert!(time < Duration::from_secs(1), "found after {time:?}");
-
-        let (error, time) = fault(FaultKind::Panic, rank);
-        assert!(
-            matches!(error, BackendError::RankFailed { rank: r, iteration: 1, .. } if r.raw() == rank),
-            "{error:?}"
-        );
-        assert!(time < Duration::from_secs(1), "found after {time:?}");
-    }
-}
-
-#[test]
-fn ranks_that_wait_for_each_other_are_found() {
-    let mut program = program(1, 2, 1);
-    program.roles = [(0u32, 1i64), (1, -1)]
-        .map(|(rank, shift)| {
-            let mut role = Role::new(StageId::new(rank), RankSet::run(rank, 1, 1));
-            let peer = Peer { role: RoleId::new(1 - rank), shift };
-            let receive = Op::Receive { peer, message: message(0), bytes: BYTES };
-            let got = role.push(receive, Stream::ForwardReceive, &[], &[]);
-            role.push(Op::Send { peer, message: message(0), bytes: BYTES }, Stream::ForwardSend, &[got], &[]);
-            role
-        })
-        .into();
-    let options = CpuOptions { stall_timeout: Duration::from_millis(200), ..CpuOptions::default() };
-    let (crew, _) = crew(program, &domain(&[1.0, 1.0]), Duration::ZERO, options);
-    let begin = Instant::now();
-    let error = crew.iterate(0).unwrap_err();
-    drop(crew);
-    assert!(begin.elapsed() < Duration::from_secs(2));
-    assert!(error.to_string().contains("never came to instruction 1 (sending the activation"), "{error}");
-}
-
-#[test]
-fn a_panic_while_building_is_a_failure() {
-    let program = Arc::new(relay(1));
-    let script = Arc::new(Script::new(&program));
-    let plan = Plan { program, script, wires: vec![None], capacities: Vec::new(), slowdowns: vec![1.0; 2] };
-    let build = |rank: Rank| -> Fake {
-        if rank.raw() == 1 {
-            std::panic::resume_unwind(Box::new("no memory"));
-        }
-        Fake::new(rank, Duration::ZERO, Log::default())
-    };
-    let error = Crew::start(plan, CpuOptions::default(), build, |_, _, _| (vec![0; 7], vec![0; 8])).unwrap_err();
-    assert!(error.to_string().contains("no memory"), "{error}");
-}
-
-#[test]
-fn an_interrupt_ends_the_iteration() {
-    let options = CpuOptions::default();
-    let flag = Arc::clone(&options.interrupt);
-    let (crew, _) = crew(relay(1000), &domain(&[1.0, 1.0]), Duration::from_millis(5), options);
-    let begin = Instant::now();
-    let interrupter = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
-        flag.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(crew.iterate(0).unwrap_err(), BackendError::Interrupted);
-    drop(crew);
-    assert!(begin.elapsed() < Duration::from_secs(2));
-    interrupter.join().unwrap();
 }
 
 #[test]

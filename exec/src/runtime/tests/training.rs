@@ -128,9 +128,9 @@ fn every_division_trains_as_one_rank_and_the_same_twice() {
         Division { positions: 2, data: 2, tensor: 2, zero: ZeroStage::Zero1, ..base },
     ];
     for division in divisions {
-        let (losses, first) = divided(&division);
+        let (losses, mut first) = divided(&division);
         assert_close(&losses, &one, &format!("{division:?}"));
-        let (again, second) = divided(&division);
+        let (again, mut second) = divided(&division);
         let bits = |losses: &[f64]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&losses), bits(&again), "{division:?}: two runs differ");
         assert_eq!(first.snapshot().unwrap(), second.snapshot().unwrap(), "{division:?}: weights of two runs differ");
@@ -205,7 +205,7 @@ fn what_is_not_finite_is_named_by_layer_rank_and_iteration() {
 fn every_reason_why_not_is_given_at_once() {
     let good = program(&model(), &workload(), &Division { tensor: 2, microbatches: 2, ..Division::ONE });
     let mut bad = ir::Program::clone(&good);
-    bad.workload.precision = Precision::Bf16;
+    bad.workload.precision = Precision::Fp16;
     bad.workload.attention = AttentionKernel::Plain;
     bad.model.vocabulary = 100;
     bad.model.kv_heads = 3;
@@ -216,7 +216,7 @@ fn every_reason_why_not_is_given_at_once() {
     let mut poor = CpuBackend::new(cluster, *b"short", CpuOptions::default());
     let reasons: Vec<String> = poor.problems(&bad).iter().map(ToString::to_string).collect();
     let parts =
-        ["bf16", "fused", "of 100", "batch of 8", "3 key and", "the 1 devices", "a100 is not", "slowdown", "5 bytes"];
+        ["fp16", "fused", "of 100", "batch of 8", "3 key and", "the 1 devices", "a100 is not", "slowdown", "5 bytes"];
     for part in parts {
         assert!(reasons.iter().any(|reason| reason.contains(part)), "no reason says `{part}`: {reasons:#?}");
     }
@@ -237,33 +237,96 @@ fn check_refused(change: impl FnOnce(&mut ir::Program), expect: &[&str]) {
     assert!(reasons.iter().zip(expect).all(|(reason, part)| reason.contains(part)), "{reasons:#?}, not {expect:?}");
 }
 
+fn experts() -> ir::Experts {
+    ir::Experts {
+        count: 4,
+        active: 2,
+        ffn: 8,
+        shared_ffn: 0,
+        shared_gate: false,
+        mlp: MlpKind::SwiGlu,
+        bias: false,
+        router_bias: false,
+        router: ir::Router::default(),
+    }
+}
+
 #[test]
 fn what_is_not_done_is_refused_by_name() {
     check_refused(|_| {}, &[]);
-    for precision in ir::Precision::ALL.into_iter().filter(|precision| *precision != Precision::Fp32) {
-        check_refused(|p| p.workload.precision = precision, &[&format!("fp32, not in {}", precision.name())]);
+    for precision in ir::Precision::ALL {
+        let trained = matches!(precision, Precision::Fp32 | Precision::Bf16);
+        let reason = format!("fp32 or bf16, not in {}", precision.name());
+        let reasons: &[&str] = if trained { &[] } else { &[&reason] };
+        check_refused(|p| p.workload.precision = precision, reasons);
     }
-    check_refused(|p| p.model.mlp = MlpKind::GeGlu, &["model.mlp: the CPU executor has no GeGLU"]);
-    check_refused(|p| p.model.variants.window = Some(8), &["model.window"]);
     let run = |mixer| ir::LayerRun { layers: 4, mixer, feed_forward: ir::FeedForward::Dense };
-    for (mixer, key) in [
-        (ir::Mixer::Window, "model.window"),
-        (ir::Mixer::Latent, "model.latent"),
-        (ir::Mixer::Mamba, "model.mamba"),
-        (ir::Mixer::GatedDelta, "model.delta"),
-    ] {
+    for (mixer, key) in
+        [(ir::Mixer::Latent, "model.latent"), (ir::Mixer::Mamba, "model.mamba"), (ir::Mixer::GatedDelta, "model.delta")]
+    {
         check_refused(|p| p.model.variants.pattern = vec![run(mixer)], &[key]);
     }
-    let experts = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
-    check_refused(|p| p.model.variants.pattern = vec![experts], &["model.experts"]);
-    check_refused(|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Head, &["model.query_key_norm"]);
+    let routed = ir::LayerRun { feed_forward: ir::FeedForward::Experts, ..run(ir::Mixer::Attention) };
+    check_refused(|p| p.model.variants.pattern = vec![routed], &["model.experts: layers of experts have no sizes"]);
     check_refused(|p| p.model.variants.gated_attention = true, &["model.gated_attention"]);
     check_refused(|p| p.model.variants.attention_sinks = true, &["model.attention_sinks"]);
-    check_refused(|p| p.model.variants.branch_norms = ir::BranchNorms::Both, &["model.branch_norms"]);
-    check_refused(|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, &["model.parallel_branches"]);
-    check_refused(|p| p.model.variants.exact_gelu = true, &["model.exact_gelu"]);
-    check_refused(|p| p.model.variants.head_bias = true, &["model.head_bias"]);
-    check_refused(|p| p.model.variants.plain_norms = true, &["model.plain_norms"]);
+    let after = |model: &mut Model| {
+        model.variants.branch_norms = ir::BranchNorms::Both;
+        model.variants.parallel_branches = ir::ParallelBranches::OwnNorms;
+    };
+    check_refused(
+        |p| after(&mut p.model),
+        &["model.branch_norms: the CPU executor has no norms after branches that run"],
+    );
+}
+
+/// What the executor does, but not with experts or sequences that ranks share.
+#[test]
+fn what_is_not_done_together_is_refused() {
+    let routed = |change: fn(&mut ir::Program), expect: &str| {
+        let change = |p: &mut ir::Program| {
+            p.model.variants.experts = Some(experts());
+            change(p);
+        };
+        check_refused(change, &[expect]);
+    };
+    routed(
+        |p| p.chunks[0].recompute = Recompute::Operations,
+        "plan.recompute: the CPU executor computes no single operations",
+    );
+    routed(|p| p.layout.sharing.offload_activations = true, "plan.offload: the CPU executor does not move");
+    routed(|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, "model.parallel_branches");
+    routed(|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms");
+    routed(|p| (p.layout.zero, p.layout.sharing.shard) = (ZeroStage::Zero1, Some(1)), "plan.shard");
+    let shared = |p: &mut ir::Program| {
+        (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4);
+        (p.workload.sequence_length, p.chunks[0].recompute) = (12, Recompute::Operations);
+    };
+    check_refused(shared, &["plan.recompute: the CPU executor computes no single operations again where context"]);
+}
+
+/// What a rank alone does, and tensor ranks cannot share.
+#[test]
+fn what_tensor_ranks_divide_and_one_must_see_is_refused() {
+    let good = program(&model(), &workload(), &Division { tensor: 2, microbatches: 2, ..Division::ONE });
+    let reasons = |change: fn(&mut ir::Program)| {
+        let mut program = ir::Program::clone(&good);
+        change(&mut program);
+        backend(2, CpuOptions::default()).problems(&program).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    type Change = fn(&mut ir::Program);
+    let cases: [(Change, &str); 5] = [
+        (|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Width, "model.query_key_norm"),
+        (|p| p.model.variants.branch_norms = ir::BranchNorms::Both, "model.branch_norms"),
+        (|p| p.model.variants.branch_norms = ir::BranchNorms::After, "model.branch_norms"),
+        (|p| p.model.variants.parallel_branches = ir::ParallelBranches::OneNorm, "model.parallel_branches"),
+        (|p| p.chunks[0].recompute = Recompute::Operations, "plan.recompute"),
+    ];
+    for (change, key) in cases {
+        let reasons = reasons(change);
+        assert!(reasons.len() == 1 && reasons[0].starts_with(key), "{reasons:?}, not {key}");
+    }
+    assert!(reasons(|p| p.model.variants.query_key_norm = ir::QueryKeyNorm::Head).is_empty());
 }
 
 #[test]
@@ -276,8 +339,6 @@ fn recipes_that_are_not_followed_are_refused() {
     check(|r| r.logits = ir::LogitCopies::Freed, "training.logits");
     check(|r| r.fused_activation = false, "training.fused_activation");
     check(|r| r.sharded_loss = false, "training.sharded_loss");
-    check(|r| r.gradients = ir::GradientFormat::Half, "training.gradients");
-    check(|r| r.reduced_gradients = ir::GradientFormat::Half, "training.reduced_gradients");
     check(|r| r.early_stop_recompute = true, "training.early_stop_recompute");
     check(|r| r.scattered_messages = true, "training.scattered_messages");
     check(|r| r.cuda_graphs = true, "training.cuda_graphs");
@@ -287,44 +348,52 @@ fn recipes_that_are_not_followed_are_refused() {
 
 #[test]
 fn divisions_that_are_not_made_are_refused() {
-    check_refused(|p| p.layout.mesh.expert = 2, &["plan.expert: the CPU executor does not divide experts over 2"]);
-    check_refused(|p| p.layout.mesh.expert_tensor = 2, &["plan.expert_tensor"]);
-    check_refused(
-        |p| (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4),
-        &["plan.context: the CPU executor does not divide sequences over 2"],
-    );
-    for zero in [ZeroStage::Zero2, ZeroStage::Zero3] {
-        check_refused(|p| p.layout.zero = zero, &[&format!("no ZeRO-{}", zero.number())]);
-    }
-    check_refused(|p| p.layout.sharing.shard = Some(1), &["over all 2 replicas, not over 1"]);
-    check_refused(|p| p.layout.sharing.prefetch = true, &["plan.prefetch"]);
-    check_refused(|p| p.layout.sharing.overlap_parameters = true, &["plan.overlap_parameters"]);
+    check_refused(|p| p.layout.mesh.expert = 2, &["plan.mesh.expert: the model has no experts to divide"]);
+    let routed = |change: fn(&mut ir::Program), expect: &[&str]| {
+        let change = |p: &mut ir::Program| {
+            p.model.variants.experts = Some(experts());
+            change(p);
+        };
+        check_refused(change, expect);
+    };
+    let ranks = "plan.mesh.expert: 2 ranks of a stage do not divide over";
+    routed(|p| p.layout.mesh.expert = 3, &["plan.mesh.expert: 4 experts do not divide over 3", ranks]);
+    routed(|p| p.layout.mesh.expert = 4, &[ranks]);
+    routed(|p| p.layout.mesh.expert_tensor = 3, &["plan.mesh.expert_tensor: 8 columns of an expert", ranks]);
+    routed(|p| p.workload.recipe.deduplicated_dispatch = true, &["training.deduplicated_dispatch"]);
+    let shared = |method, kv_heads: u32, length: u32, expect: &str| {
+        let change = |p: &mut ir::Program| {
+            (p.layout.data, p.layout.mesh.context, p.layout.microbatches) = (1, 2, 4);
+            (p.layout.mesh.context_method, p.model.kv_heads, p.workload.sequence_length) = (method, kv_heads, length);
+        };
+        check_refused(change, &[expect]);
+    };
+    let parts = "plan.mesh.context: sequences of 10 tokens do not divide into 4 parts";
+    shared(ir::ContextMethod::Ring, 2, 10, parts);
+    let heads = "1 key and value heads over 1 tensor ranks do not divide over context 2";
+    shared(ir::ContextMethod::AllToAll, 1, 10, heads);
     check_refused(|p| p.layout.sharing.overlap_tensor = true, &["plan.overlap_tensor"]);
     check_refused(|p| p.layout.sharing.overlap_experts = true, &["plan.overlap_experts"]);
-    check_refused(|p| p.layout.sharing.offload_activations = true, &["plan.offload: on the CPU activations"]);
-    check_refused(|p| p.layout.sharing.offload_optimizer = true, &["plan.offload: on the CPU optimizer"]);
-    check_refused(
-        |p| (p.chunks[0].recompute, p.chunks[0].recomputed_layers) = (Recompute::Full, 1),
-        &["plan.recompute_layers: the CPU executor recomputes whole chunks, not 1 of 4"],
-    );
+    check_refused(|p| p.layout.sharing.offload_parameters = true, &["plan.offload: the CPU executor does not keep"]);
 }
 
 #[test]
 fn instructions_that_are_not_carried_out_are_refused() {
-    use ir::program::{CollectiveKind, HostCopy, Op, Payload, Stream};
+    use ir::program::{CollectiveKind, Op, Payload, Stream};
     let bytes = ir::Bytes::new(64);
     let mut push = Vec::new();
-    let copy = Op::HostCopy { what: HostCopy::OptimizerState, out: true, bytes };
-    push.push((copy, Stream::Host));
-    push.push((copy, Stream::Host));
-    let payload = Payload::UnitGradients {
+    let of_unit = |experts| Payload::UnitGradients {
         chunk: ir::ChunkId::new(0),
         unit: 0,
-        experts: false,
+        experts,
         microbatch: ir::MicrobatchId::new(0),
     };
     let group = ir::GroupId::new(0);
-    push.push((Op::Collective { kind: CollectiveKind::ReduceScatter, group, payload, bytes }, Stream::Shard));
+    let scatter = |payload| Op::Collective { kind: CollectiveKind::ReduceScatter, group, payload, bytes };
+    let sum = Op::Collective { kind: CollectiveKind::AllReduce, group, payload: of_unit(true), bytes };
+    push.push((sum, Stream::Shard));
+    push.push((sum, Stream::Shard));
+    push.push((scatter(Payload::TiedGradients), Stream::Shard));
     let payload = Payload::Gradients { chunk: ir::ChunkId::new(0) };
     push.push((Op::Collective { kind: CollectiveKind::AllToAll, group, payload, bytes }, Stream::Expert));
     check_refused(
@@ -334,9 +403,9 @@ fn instructions_that_are_not_carried_out_are_refused() {
             }
         },
         &[
+            "no all-reduce of gradients of a unit's experts; 2 of them",
             "no all-to-all of gradients; 1 of them",
-            "no copy to or from host memory; 2 of them",
-            "of gradients of a unit",
+            "of tied gradients; 1 of them",
         ],
     );
 }

@@ -109,7 +109,7 @@ fn split_and_recomputed_passes_give_the_same_bits() {
             (ranks.train(3), ranks.weights())
         };
         let wanted = train(false, Recompute::None);
-        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Operations, Recompute::Full] {
             assert_eq!(train(false, recompute), wanted);
             assert_eq!(train(true, recompute), wanted);
         }

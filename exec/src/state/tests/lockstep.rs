@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ir::program::{CollectiveKind, Direction, Message, Op, Payload};
 use ir::{Bytes, GroupId, MicrobatchId, Rank, VerifiedProgram};
 
-use super::super::{NotFinite, RankState, Weights};
+use super::super::{NotFinite, Progress, RankState, Weights};
 
 type MessageKey = (Rank, Rank, u32, bool, MicrobatchId);
 
@@ -120,7 +120,10 @@ impl Lockstep {
             (from, to, message.edge.raw(), message.direction == Direction::Forward, message.microbatch)
         };
         match op {
-            Op::Compute { pass, chunk, units, microbatch } => rank.compute(pass, chunk, units, microbatch)?,
+            Op::Compute { pass, chunk, units, microbatch } => {
+                let progress = rank.compute(pass, chunk, units, microbatch)?;
+                assert_eq!(progress, Progress::Ended, "nothing runs beside {op:?}");
+            }
             Op::Send { peer, message, bytes } => {
                 let data = rank.outgoing(message).to_vec();
                 assert_eq!(4 * data.len() as u64, bytes.get());
@@ -137,7 +140,7 @@ impl Lockstep {
             }
             Op::GradientNorm => rank.gradient_norm()?,
             Op::Optimizer => rank.optimizer()?,
-            Op::HostCopy { .. } => panic!("{op:?} in a program for the executor"),
+            Op::HostCopy { what, out, .. } => rank.host_copy(what, out),
         }
         Ok(true)
     }

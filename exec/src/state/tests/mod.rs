@@ -73,7 +73,7 @@ fn lively(model: &Model) -> Weights {
     for (name, shape) in names {
         let mut data = vec![0.0; shape.iter().product()];
         RandomTensor::new(11, &name).fill_normal(0.25, 0, &mut data);
-        if name.contains("norm.weight") {
+        if name.contains("norm") && name.ends_with("weight") {
             data.iter_mut().for_each(|value| *value += 1.0);
         }
         weights.insert(name, shape, data);

@@ -1,8 +1,9 @@
 //! The whole model in double precision, written as the papers do: an oracle that shares no code with the executor.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use ir::{MlpKind, Model, NormKind, Positions};
+use ir::{BranchNorms, Experts, FeedForward, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions, Scoring};
 
 use super::super::Weights;
 
@@ -13,12 +14,15 @@ type Rows = Vec<Vec<f64>>;
 pub(super) struct Reference<'a> {
     pub(super) model: &'a Model,
     pub(super) tensors: BTreeMap<String, Vec<f64>>,
+    /// What the sequences of [`loss`](Self::loss) so far add to the loss that balances experts, before its weight.
+    pub(super) balance: Cell<f64>,
 }
 
 impl<'a> Reference<'a> {
     pub(super) fn new(model: &'a Model, weights: &Weights) -> Self {
         let wide = |data: &[f32]| data.iter().map(|&value| f64::from(value)).collect();
-        Self { model, tensors: weights.iter().map(|(name, tensor)| (name.to_owned(), wide(&tensor.data))).collect() }
+        let tensors = weights.iter().map(|(name, tensor)| (name.to_owned(), wide(&tensor.data))).collect();
+        Self { model, tensors, balance: Cell::new(0.0) }
     }
 
     /// The sum of the cross-entropies of one sequence.
@@ -32,19 +36,44 @@ impl<'a> Reference<'a> {
             }
         }
         for layer in 0..self.model.layers {
-            let n = self.norm(&format!("layers.{layer}.attention_norm"), &x);
-            for (x, branch) in x.iter_mut().zip(self.attention(&format!("layers.{layer}.attention"), &n)) {
-                add(x, &branch);
-            }
-            let n = self.norm(&format!("layers.{layer}.mlp_norm"), &x);
-            for (x, branch) in x.iter_mut().zip(self.mlp(&format!("layers.{layer}.mlp"), &n)) {
-                add(x, &branch);
-            }
+            self.layer(layer, &mut x);
         }
         let head = if self.model.tied_head { "embedding" } else { "head" };
-        let logits = self.linear(head, &self.norm("final_norm", &x));
+        let mut logits = self.linear(head, &self.norm("final_norm", &x));
+        if let (true, Some(bias)) = (self.model.tied_head, self.tensors.get("head.bias")) {
+            logits.iter_mut().for_each(|logits| add(logits, bias));
+        }
         let loss = |(logits, &target): (&Vec<f64>, &u32)| log_sum_exp(logits) - logits[target as usize];
         logits.iter().zip(targets).map(loss).sum()
+    }
+
+    fn layer(&self, layer: u32, x: &mut Rows) {
+        let variants = &self.model.variants;
+        let [attention_norm, mlp_norm] = ["attention_norm", "mlp_norm"].map(|norm| format!("layers.{layer}.{norm}"));
+        let before = |name: &str, x: &Rows| match variants.branch_norms {
+            BranchNorms::After => x.clone(),
+            BranchNorms::Before | BranchNorms::Both => self.norm(name, x),
+        };
+        let after = |name: &str, branch: Rows| match variants.branch_norms {
+            BranchNorms::Before => branch,
+            BranchNorms::After => self.norm(name, &branch),
+            BranchNorms::Both => self.norm(&format!("{name}.after"), &branch),
+        };
+        let input = x.clone();
+        let n = before(&attention_norm, &input);
+        let branch = after(&attention_norm, self.attention(layer, &n));
+        x.iter_mut().zip(branch).for_each(|(x, branch)| add(x, &branch));
+        let n = match variants.parallel_branches {
+            ParallelBranches::No => before(&mlp_norm, x),
+            ParallelBranches::OwnNorms => before(&mlp_norm, &input),
+            ParallelBranches::OneNorm => n,
+        };
+        let branch = match self.model.layer(layer).feed_forward {
+            FeedForward::Dense => self.mlp(&format!("layers.{layer}.mlp"), self.model.mlp, &n),
+            FeedForward::Experts => self.experts(&format!("layers.{layer}"), &n),
+        };
+        let branch = after(&mlp_norm, branch);
+        x.iter_mut().zip(branch).for_each(|(x, branch)| add(x, &branch));
     }
 
     fn linear(&self, name: &str, x: &Rows) -> Rows {
@@ -57,34 +86,53 @@ impl<'a> Reference<'a> {
     }
 
     fn norm(&self, name: &str, x: &Rows) -> Rows {
-        let weight = &self.tensors[&format!("{name}.weight")];
+        let of = |part: &str| self.tensors.get(&format!("{name}.{part}"));
+        let (weight, bias) = (of("weight"), of("bias"));
         let epsilon = self.model.norm_epsilon;
         let normed = |x: &Vec<f64>| -> Vec<f64> {
             let length = x.len() as f64;
-            let (mean, bias) = match self.model.norm {
-                NormKind::RmsNorm => (0.0, None),
-                NormKind::LayerNorm => (x.iter().sum::<f64>() / length, Some(&self.tensors[&format!("{name}.bias")])),
+            let mean = match self.model.norm {
+                NormKind::RmsNorm => 0.0,
+                NormKind::LayerNorm => x.iter().sum::<f64>() / length,
             };
             let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / length;
-            let value = |j: usize| (x[j] - mean) / (variance + epsilon).sqrt() * weight[j];
+            let value = |j: usize| (x[j] - mean) / (variance + epsilon).sqrt() * weight.map_or(1.0, |weight| weight[j]);
             (0..x.len()).map(|j| value(j) + bias.map_or(0.0, |bias| bias[j])).collect()
         };
         x.iter().map(normed).collect()
     }
 
-    fn attention(&self, name: &str, x: &Rows) -> Rows {
+    /// Each `width` of a row over its root mean square.
+    fn heads_normed(&self, name: &str, mut x: Rows) -> Rows {
+        let Some(weight) = self.tensors.get(name) else { return x };
+        for part in x.iter_mut().flat_map(|row| row.chunks_exact_mut(weight.len())) {
+            let square = part.iter().map(|x| x * x).sum::<f64>() / weight.len() as f64;
+            let scale = 1.0 / (square + self.model.norm_epsilon).sqrt();
+            part.iter_mut().zip(weight).for_each(|(x, weight)| *x *= scale * weight);
+        }
+        x
+    }
+
+    fn attention(&self, layer: u32, x: &Rows) -> Rows {
+        let name = format!("layers.{layer}.attention");
+        let window = match self.model.layer(layer).mixer {
+            Mixer::Window => self.model.variants.window.expect("the window of the model") as usize,
+            _ => usize::MAX,
+        };
         let dim = self.model.head_dim as usize;
         let (heads, kv_heads) = (self.model.heads as usize, self.model.kv_heads as usize);
         let part = |part: &str| self.linear(&format!("{name}.{part}"), x);
-        let (q, k, v) = (self.rotated(part("q")), self.rotated(part("k")), part("v"));
+        let placed = |of: &str| self.rotated(self.heads_normed(&format!("{name}.{of}_norm.weight"), part(of)));
+        let (q, k, v) = (placed("q"), placed("k"), part("v"));
         let out = |i: usize| -> Vec<f64> {
             let head = |head: usize| {
                 let of = head / (heads / kv_heads) * dim;
                 let query = &q[i][head * dim..][..dim];
                 let score = |j: usize| dot(query, &k[j][of..][..dim]) / (dim as f64).sqrt();
-                let scores: Vec<f64> = (0..=i).map(score).collect();
+                let first = (i + 1).saturating_sub(window);
+                let scores: Vec<f64> = (first..=i).map(score).collect();
                 let total = log_sum_exp(&scores);
-                let weighted = |c: usize| (0..=i).map(|j| (scores[j] - total).exp() * v[j][of + c]).sum();
+                let weighted = |c: usize| (first..=i).map(|j| (scores[j - first] - total).exp() * v[j][of + c]).sum();
                 (0..dim).map(weighted).collect::<Vec<f64>>()
             };
             (0..heads).flat_map(head).collect()
@@ -108,20 +156,68 @@ impl<'a> Reference<'a> {
         x
     }
 
-    fn mlp(&self, name: &str, x: &Rows) -> Rows {
+    /// Each token through its best experts, weighted, and through the shared part.
+    fn experts(&self, name: &str, x: &Rows) -> Rows {
+        let experts: Experts = self.model.variants.experts.expect("a layer of experts");
+        let (count, active) = (experts.count as usize, experts.active as usize);
+        let mut share = vec![0.0; count];
+        let mut mean = vec![0.0; count];
+        let mut output = Rows::new();
+        for (x, logits) in x.iter().zip(self.linear(&format!("{name}.router"), x)) {
+            let total = log_sum_exp(&logits);
+            let score = |logit: &f64| match experts.router.scoring {
+                Scoring::Softmax => (logit - total).exp(),
+                Scoring::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+            };
+            let scores: Vec<f64> = logits.iter().map(score).collect();
+            let all: f64 = scores.iter().sum();
+            mean.iter_mut().zip(&scores).for_each(|(mean, score)| *mean += score / all);
+            let mut best: Vec<usize> = (0..count).collect();
+            best.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+            best.truncate(active);
+            let chosen: f64 = best.iter().map(|expert| scores[*expert]).sum();
+            let mut sum = vec![0.0; x.len()];
+            let token = vec![x.clone()];
+            for expert in best {
+                share[expert] += 1.0;
+                let weight = if experts.router.normalised { scores[expert] / chosen } else { scores[expert] };
+                let given = self.mlp(&format!("{name}.experts.{expert}"), experts.mlp, &token);
+                sum.iter_mut().zip(&given[0]).for_each(|(sum, given)| *sum += weight * given);
+            }
+            if experts.shared_ffn > 0 {
+                let gate = match experts.shared_gate {
+                    true => 1.0 / (1.0 + (-self.linear(&format!("{name}.shared_gate"), &token)[0][0]).exp()),
+                    false => 1.0,
+                };
+                let given = self.mlp(&format!("{name}.shared"), experts.mlp, &token);
+                sum.iter_mut().zip(&given[0]).for_each(|(sum, given)| *sum += gate * given);
+            }
+            output.push(sum);
+        }
+        let length = x.len() as f64;
+        let factor = count as f64 / (active as f64 * length);
+        let balance: f64 = share.iter().zip(&mean).map(|(share, mean)| share * factor * mean / length).sum();
+        self.balance.set(self.balance.get() + balance);
+        output
+    }
+
+    fn mlp(&self, name: &str, kind: MlpKind, x: &Rows) -> Rows {
+        let root = (2.0 / std::f64::consts::PI).sqrt();
+        let exact = self.model.variants.exact_gelu;
+        let gelu = |x: f64| {
+            let curve = if exact { libm::erf(x / 2f64.sqrt()) } else { (root * (x + 0.044_715 * x * x * x)).tanh() };
+            0.5 * x * (1.0 + curve)
+        };
         let mut up = self.linear(&format!("{name}.up"), x);
-        match self.model.mlp {
-            MlpKind::SwiGlu => {
-                for (up, gate) in up.iter_mut().zip(self.linear(&format!("{name}.gate"), x)) {
-                    up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= gate / (1.0 + (-gate).exp()));
-                }
+        let mut gated = |of: &dyn Fn(f64) -> f64| {
+            for (up, gate) in up.iter_mut().zip(self.linear(&format!("{name}.gate"), x)) {
+                up.iter_mut().zip(gate).for_each(|(up, gate)| *up *= of(gate));
             }
-            MlpKind::GeGlu => panic!("the executor has no GeGLU"),
-            MlpKind::Gelu => {
-                let root = (2.0 / std::f64::consts::PI).sqrt();
-                let gelu = |x: f64| 0.5 * x * (1.0 + (root * (x + 0.044_715 * x * x * x)).tanh());
-                up.iter_mut().flatten().for_each(|x| *x = gelu(*x));
-            }
+        };
+        match kind {
+            MlpKind::SwiGlu => gated(&|gate| gate / (1.0 + (-gate).exp())),
+            MlpKind::GeGlu => gated(&gelu),
+            MlpKind::Gelu => up.iter_mut().flatten().for_each(|x| *x = gelu(*x)),
         }
         self.linear(&format!("{name}.down"), &up)
     }

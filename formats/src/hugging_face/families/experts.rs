@@ -1,23 +1,39 @@
 //! Mixtures of experts: Mixtral, Qwen, OLMoE, GPT-OSS, and DeepSeek with its latent attention.
 
-use ir::{Experts, FeedForward, LatentAttention, LayerRun, Mixer, MlpKind, Model, QueryKeyNorm, Variants};
+use ir::{
+    Experts, FeedForward, LatentAttention, LayerRun, Mixer, MlpKind, Model, QueryKeyNorm, Router, Scoring, Variants,
+};
 
 use super::super::tree::Tree;
 use super::llama::{self, LLAMA, LlamaLike, MISTRAL, QWEN2, QWEN3, WINDOWED};
 use super::{MOST_LAYERS, activation, runs_of, theta, types};
 
-/// Keys of routing that change neither sizes nor work.
-const ROUTING: [&str; 9] = [
-    "norm_topk_prob",
+/// Keys of routing that change neither sizes nor work, nor what is computed but for a constant factor.
+const ROUTING: [&str; 7] = [
     "output_router_logits",
     "router_aux_loss_coef",
     "router_jitter_noise",
-    "scoring_func",
     "seq_aux",
     "aux_loss_alpha",
     "routed_scaling_factor",
     "topk_method",
 ];
+
+/// How weights come from logits; `otherwise` where the file does not say.
+pub(super) fn router(tree: &mut Tree<'_>, otherwise: Router) -> Router {
+    let normalised = tree.flag("norm_topk_prob", otherwise.normalised);
+    let scoring = tree.word("scoring_func").map(|word| match Scoring::from_name(&word) {
+        Some(scoring) => scoring,
+        None => {
+            tree.fault("scoring_func", "is neither softmax nor sigmoid", "models with it are not supported yet");
+            otherwise.scoring
+        }
+    });
+    Router { scoring: scoring.unwrap_or(otherwise.scoring), normalised }
+}
+
+/// The softmax over all experts, its best as they are.
+pub(super) const PLAIN: Router = Router { scoring: Scoring::Softmax, normalised: false };
 
 pub(super) fn mixtral(tree: &mut Tree<'_>, name: String) -> Model {
     tree.ignore(&ROUTING);
@@ -32,6 +48,7 @@ pub(super) fn mixtral(tree: &mut Tree<'_>, name: String) -> Model {
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: Router::default(),
     };
     everywhere(&mut model, experts);
     model
@@ -71,6 +88,7 @@ pub(super) fn qwen_experts(tree: &mut Tree<'_>, model: &mut Model, mixers: Vec<M
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: router(tree, PLAIN),
     };
     let part = |layer: u32| {
         if (layer + 1).is_multiple_of(step) && !dense.contains(&layer) {
@@ -98,6 +116,7 @@ pub(super) fn olmoe(tree: &mut Tree<'_>, name: String) -> Model {
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: router(tree, PLAIN),
     };
     everywhere(&mut model, experts);
     model
@@ -129,9 +148,13 @@ pub(super) fn gpt_oss(tree: &mut Tree<'_>, name: String) -> Model {
         mlp: MlpKind::SwiGlu,
         bias: true,
         router_bias: true,
+        router: Router::default(),
     });
     model
 }
+
+/// DeepSeek V3's.
+const V3: Router = Router { scoring: Scoring::Sigmoid, normalised: true };
 
 /// DeepSeek V2 and V3, and Kimi K2. Layers that predict further tokens are not counted. Routing balanced by a bias of
 /// each expert ("noaux_tc", what V3 does where the file does not say) has that bias as parameters.
@@ -171,6 +194,7 @@ pub(super) fn deepseek(tree: &mut Tree<'_>, name: String, balanced_by_bias: bool
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias,
+        router: router(tree, if balanced_by_bias { V3 } else { PLAIN }),
     };
     let dense = tree.optional_count("first_k_dense_replace").unwrap_or(0).min(layers);
     let run = |layers, feed_forward| LayerRun { layers, mixer: Mixer::Latent, feed_forward };

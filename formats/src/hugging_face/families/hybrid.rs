@@ -34,6 +34,7 @@ pub(super) fn jamba(tree: &mut Tree<'_>, name: String) -> Model {
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: super::experts::PLAIN,
     };
     let routed = experts.count > 1;
     let kind = |layer: u32| {
@@ -73,7 +74,7 @@ fn step_rank(tree: &mut Tree<'_>, hidden: u32) -> u32 {
 }
 
 pub(super) fn qwen3_next(tree: &mut Tree<'_>, name: String) -> Model {
-    tree.ignore(&["norm_topk_prob", "output_router_logits", "router_aux_loss_coef", "partial_rotary_factor"]);
+    tree.ignore(&["output_router_logits", "router_aux_loss_coef", "partial_rotary_factor"]);
     let like = LlamaLike { head_dim: Some(256), bias_keys: [true, false], ..QWEN3 };
     let mut model = llama::model(tree, name, &like);
     model.variants.gated_attention = true;

@@ -61,6 +61,7 @@ fn routed(mut model: Model, mixer: Mixer, dense: u32, [count, active, ffn, share
         mlp: MlpKind::SwiGlu,
         bias: false,
         router_bias: false,
+        router: crate::Router::default(),
     });
     let runs = [run(dense, mixer, FeedForward::Dense), run(model.layers - dense, mixer, FeedForward::Experts)];
     model.variants.pattern = runs.into_iter().filter(|run| run.layers > 0).collect();

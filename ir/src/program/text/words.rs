@@ -6,7 +6,7 @@ use crate::program::{Direction, HostCopy, Message, Op, Payload, Peer, RankSet, U
 
 impl UnitTensor {
     /// All of them, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Input,
         Self::Output,
         Self::OutputGradient,
@@ -18,6 +18,7 @@ impl UnitTensor {
         Self::Dispatched,
         Self::Combined,
         Self::ExpertInput,
+        Self::RouterStatistics,
     ];
     /// Its name in text.
     #[must_use]
@@ -34,6 +35,7 @@ impl UnitTensor {
             Self::Dispatched => "dispatched",
             Self::Combined => "combined",
             Self::ExpertInput => "expert-input",
+            Self::RouterStatistics => "router-statistics",
         }
     }
 }

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Checks and measures one NVIDIA GPU, on a machine without network, in under six minutes.
+#
+#   exec/device-check.sh prepare           here: builds what is carried, into target/device-check (at most 64 MiB)
+#   target/device-check/device-check.sh    there: runs it; results as files in $OUT (default: device-check-results)
+#   exec/device-check.sh emulated          here: the same on the emulated machine, at tiny sizes, to see that it works
+#
+# There it needs: NVIDIA's driver, NVRTC and cuBLAS (a CUDA toolkit, or the Python packages that PyTorch brings).
+# With PyTorch, the same layers are timed there too. It has not run on a GPU yet: no number of the project comes from it.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+suite_of() { # path of the unit tests of exec
+    cargo test --release -p trainyard-exec --lib --no-run --message-format=json 2>/dev/null |
+        sed -n 's/.*"executable":"\([^"]*trainyard_exec[^"]*\)".*/\1/p' | tail -n 1
+}
+
+prepare() {
+    cd "$here/.."
+    local out=target/device-check
+    rm -rf "$out"
+    mkdir -p "$out"
+    cargo build --release -p trainyard-exec --example device_check
+    local built
+    built=$(suite_of)
+    [ -x "$built" ] || { echo "the unit tests of exec are not there"; exit 1; }
+    cp "$built" "$out/suite"
+    cp "$(dirname "$built")/../examples/device_check" "$out/device_check"
+    strip "$out/suite" "$out/device_check"
+    cp "$here/device-check.sh" "$here/device-check.py" "$out/"
+    local bytes
+    bytes=$(du -sb "$out" | cut -f 1)
+    echo "$out: $bytes bytes"
+    [ "$bytes" -le $((64 << 20)) ] || { echo "more than 64 MiB"; exit 1; }
+}
+
+# The folders in which Python packages hold CUDA's libraries, and those of a toolkit.
+library_path() {
+    local packages
+    packages=$(python3 -c 'import nvidia
+for path in nvidia.__path__: print(path)' 2>/dev/null || true)
+    for folder in $packages; do
+        printf '%s:' "$folder"/*/lib
+    done
+    printf '/usr/local/cuda/lib64:%s' "${LD_LIBRARY_PATH:-}"
+}
+
+check() {
+    local out=${OUT:-device-check-results} tiny=${1:-} failed=0
+    mkdir -p "$out"
+    if [ -z "$tiny" ]; then
+        LD_LIBRARY_PATH=$(library_path)
+        export LD_LIBRARY_PATH
+        nvidia-smi -q >"$out/nvidia-smi.txt" 2>&1 || true
+    fi
+    # Every operation against the CPU's kernels, in FP32 and BF16.
+    timeout 150 "$here/suite" --ignored --exact --nocapture cuda::tests::emulated::operations_on_a_gpu \
+        >"$out/conformance.txt" 2>&1 || failed=1
+    if [ "$failed" = 0 ] && grep -q '1 passed' "$out/conformance.txt"; then
+        echo "conformance: passed"
+    else
+        echo "conformance: FAILED, see $out/conformance.txt"
+        failed=1
+    fi
+    timeout 120 "$here/device_check" "$out" $tiny || { echo "measurements: FAILED"; failed=1; }
+    local python=${TRAINYARD_TORCH_PYTHON:-python3}
+    if "$python" -c 'import torch' 2>/dev/null; then
+        timeout 80 "$python" "$here/device-check.py" "$out" $tiny || { echo "comparison with PyTorch: FAILED"; failed=1; }
+    else
+        echo "comparison with PyTorch: SKIP, there is none"
+    fi
+    exit "$failed"
+}
+
+emulated() {
+    cd "$here/.."
+    prepare
+    local machine built
+    built=$(suite_of)
+    machine=$(dirname "$built")/emulated-gpu
+    # The tests build the machine.
+    "$built" --exact cuda::tests::emulated::a_missing_wait_is_seen >/dev/null
+    [ -e "$machine/whole/libcuda.so" ] || { echo "SKIP: the emulated machine is not there (c++ builds it)"; exit 0; }
+    export LD_LIBRARY_PATH=$machine/whole
+    export MACHINE_SHIM=$here/kernels/shim MACHINE_BUILDS=$machine/builds
+    export OUT=${OUT:-target/device-check/results} TRAINYARD_CASES=1
+    here=$PWD/target/device-check
+    check --tiny
+}
+
+case ${1:-check} in
+prepare) prepare ;;
+emulated) emulated ;;
+check) check ;;
+*) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac

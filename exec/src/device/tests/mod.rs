@@ -1,0 +1,2 @@
+mod cpu;
+pub(crate) mod suite;

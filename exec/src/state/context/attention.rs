@@ -1,0 +1,282 @@
+//! Attention over sequences that several ranks share: what happens between the pieces of an instruction and its exchanges.
+//!
+//! * Keys and values that go **round**: the instruction runs beside their exchange. It projects, attends to this rank's own
+//!   keys while those of others are under way, then to theirs, and joins the parts by their sums of exponentials; backward it
+//!   does the same and adds up the gradients of all keys, which go back to their ranks before it ends. Between these steps it
+//!   is [paused](crate::state::Progress).
+//! * Keys and values that are **gathered** before it, or heads **exchanged** for tokens before and after it: what an exchange
+//!   carries is projected when the exchange begins, and what depends on its result is computed when that arrives.
+
+use ir::program::BufferKind;
+use ir::{ContextMethod, Recompute};
+
+use super::Division;
+use crate::kernels::Store;
+use crate::kernels::attention::{
+    Attention, AttentionGradients, AttentionSaved, attention_backward, attention_forward, attention_merge,
+};
+use crate::state::Progress;
+use crate::state::buffers::Held;
+use crate::state::slot::{AttentionSlot, Stage};
+use crate::state::work::{Suspect, Work};
+
+/// The attention of queries of one piece to keys of one.
+fn between(whole: Attention, division: &Division, query: usize, key: usize) -> Attention {
+    Attention { queries: division.length, first_query: query, keys: division.length, first_key: key, ..whole }
+}
+
+/// A rank's keys and values in what all ranks gave, each `[tokens, heads, head_dim]`.
+fn of_rank(gathered: &[f32], ranks: usize, rank: usize) -> (&[f32], &[f32]) {
+    let each = gathered.len() / ranks;
+    gathered[rank * each..][..each].split_at(each / 2)
+}
+
+impl Work<'_> {
+    /// How sequences are shared, if they are.
+    pub(in crate::state) fn shared_sequences(&self) -> Option<ContextMethod> {
+        (self.dims.context.ranks > 1).then_some(self.dims.context.method)
+    }
+
+    /// The core of a layer's forward pass and the projection after it, as far as it goes now.
+    pub(in crate::state) fn context_forward(
+        &mut self,
+        layer: usize,
+        method: ContextMethod,
+    ) -> Result<Progress, Suspect> {
+        let stage = &mut self.slot.attention[layer].stage;
+        match (method, *stage) {
+            (ContextMethod::Ring, Stage::Start) => {
+                self.attention_project(layer);
+                return Ok(Progress::Paused);
+            }
+            (ContextMethod::Ring, Stage::Projected) => {
+                *stage = Stage::Own;
+                self.begin_core(layer);
+                self.attend_own(layer);
+                return Ok(Progress::Paused);
+            }
+            (ContextMethod::Ring, _) => {
+                self.attend_others(layer);
+                self.attention_finish(layer)?;
+            }
+            (ContextMethod::AllGather, _) => {
+                self.begin_core(layer);
+                self.attend_own(layer);
+                self.attend_others(layer);
+                self.attention_finish(layer)?;
+            }
+            (ContextMethod::AllToAll, _) => {
+                *stage = Stage::Own;
+                self.begin_core(layer);
+                self.attend_heads(layer);
+            }
+        }
+        Ok(Progress::Ended)
+    }
+
+    /// Output and sums of a core that has not seen any key.
+    fn begin_core(&mut self, layer: usize) {
+        let slot = &mut self.slot.attention[layer];
+        let length = slot.q.as_deref().expect("projected").len();
+        let mut out = self.pool.take(BufferKind::Activations, length);
+        let mut lse = self.pool.take_single(BufferKind::Activations, length / self.dims.attention.head_dim);
+        out.fill(0.0);
+        lse.fill(f32::NEG_INFINITY);
+        (slot.out, slot.lse) = (Some(out), Some(lse));
+    }
+
+    fn attend_own(&mut self, layer: usize) {
+        let slot = &mut self.slot.attention[layer];
+        let (k, v) = (slot.k.take().expect("projected"), slot.v.take().expect("projected"));
+        self.attend(layer, (&k, &v), self.dims.context.index);
+        let slot = &mut self.slot.attention[layer];
+        (slot.k, slot.v) = (Some(k), Some(v));
+    }
+
+    /// Attends to the keys of the other ranks, from the next one round.
+    fn attend_others(&mut self, layer: usize) {
+        let gathered = self.slot.attention[layer].gathered.take().expect("keys and values of all ranks");
+        let division = &self.dims.context;
+        for step in 1..division.ranks {
+            let rank = (division.index + division.ranks - step) % division.ranks;
+            self.attend(layer, of_rank(&gathered, division.ranks, rank), rank);
+        }
+        self.pool.give(gathered);
+    }
+
+    /// Adds the attention to a rank's keys to output and sums.
+    fn attend(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
+        let (whole, division) = (self.core(layer), &self.dims.context);
+        let AttentionSlot { q, out, lse, .. } = &mut self.slot.attention[layer];
+        let q = q.as_deref().expect("projected");
+        let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
+        let mut part = self.pool.take(BufferKind::Workspace, q.len() / division.pieces.len());
+        let mut part_lse = self.pool.take_single(BufferKind::Workspace, lse.len() / division.pieces.len());
+        let queries = division.each(q).zip(division.each_mut(out)).zip(division.each_mut(lse));
+        for (((query, q), (_, out)), (_, lse)) in queries {
+            for (key, (k, v)) in pieces_of(division, rank, k, v).filter(|(key, _)| *key <= query) {
+                let shape = between(whole, division, query, key);
+                attention_forward(shape, q, k, v, &mut part, &mut part_lse, self.attention);
+                attention_merge(out, lse, &part, &part_lse);
+            }
+        }
+        self.pool.give(part);
+        self.pool.give(part_lse);
+    }
+
+    /// The core over all tokens of this rank's part of the heads.
+    fn attend_heads(&mut self, layer: usize) {
+        let shape = self.exchanged_shape(layer);
+        let AttentionSlot { q, k, v, out, lse, .. } = &mut self.slot.attention[layer];
+        let [q, k, v] = [q, k, v].map(|held| held.as_deref().expect("exchanged"));
+        let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
+        attention_forward(shape, q, k, v, out, lse, self.attention);
+        self.dims.formats.round(out);
+    }
+
+    fn exchanged_shape(&self, layer: usize) -> Attention {
+        let (division, whole) = (&self.dims.context, self.core(layer));
+        let length = division.ranks * division.length;
+        let (heads, kv) = (whole.query_heads / division.ranks, whole.key_heads / division.ranks);
+        let shape = Attention::new(division.sequences, length, heads, kv, whole.head_dim);
+        Attention { window: whole.window, ..shape }
+    }
+
+    /// The core of a layer's backward pass, as far as it goes now.
+    pub(in crate::state) fn context_backward(&mut self, layer: usize, method: ContextMethod) -> Progress {
+        match (method, self.slot.attention[layer].stage) {
+            (ContextMethod::Ring, Stage::Start) => {
+                self.slot.attention[layer].stage = Stage::Own;
+                self.attention_output_gradient(layer);
+                self.begin_gradients(layer);
+                if self.slot.attention[layer].lse.is_some() {
+                    self.gradients_own(layer);
+                }
+                return Progress::Paused;
+            }
+            (ContextMethod::Ring, Stage::Own) => {
+                self.gradients_rest(layer);
+                return Progress::Paused;
+            }
+            (ContextMethod::Ring, _) => self.attention_input_gradient(layer),
+            (ContextMethod::AllGather, _) => {
+                self.attention_output_gradient(layer);
+                self.begin_gradients(layer);
+                if self.slot.attention[layer].lse.is_some() {
+                    self.gradients_own(layer);
+                }
+                self.gradients_rest(layer);
+            }
+            (ContextMethod::AllToAll, _) => self.gradients_of_heads(layer),
+        }
+        Progress::Ended
+    }
+
+    fn begin_gradients(&mut self, layer: usize) {
+        let (kind, ranks) = (self.gradient_kind(), self.dims.context.ranks);
+        let slot = &mut self.slot.attention[layer];
+        let mut dq = self.pool.take(kind, slot.q.as_deref().expect("kept by forward").len());
+        let each = 2 * slot.k.as_deref().expect("kept by forward").len();
+        let mut all = self.pool.take(BufferKind::Workspace, ranks * each);
+        dq.fill(0.0);
+        all.fill(0.0);
+        (slot.dq, slot.d_gathered) = (Some(dq), Some(all));
+    }
+
+    fn gradients_own(&mut self, layer: usize) {
+        let slot = &mut self.slot.attention[layer];
+        let (k, v) = (slot.k.take().expect("kept by forward"), slot.v.take().expect("kept by forward"));
+        self.gradients(layer, (&k, &v), self.dims.context.index);
+        let slot = &mut self.slot.attention[layer];
+        (slot.k, slot.v) = (Some(k), Some(v));
+    }
+
+    /// The keys of all ranks are here: what is left of the core's gradients. Selective recomputation did not keep the sums of
+    /// exponentials, so that the core runs again first.
+    fn gradients_rest(&mut self, layer: usize) {
+        let division = &self.dims.context;
+        let gathered = self.slot.attention[layer].gathered.take().expect("keys and values of all ranks");
+        let again = self.slot.attention[layer].lse.is_none();
+        if again {
+            let old = self.slot.attention[layer].out.take().expect("kept by forward");
+            self.pool.give(old);
+            self.begin_core(layer);
+            for step in 0..division.ranks {
+                let rank = (division.index + division.ranks - step) % division.ranks;
+                self.attend(layer, of_rank(&gathered, division.ranks, rank), rank);
+            }
+            self.dims.formats.round(self.slot.attention[layer].out.as_mut().expect("begun"));
+            self.gradients_own(layer);
+        }
+        for step in 1..division.ranks {
+            let rank = (division.index + division.ranks - step) % division.ranks;
+            self.gradients(layer, of_rank(&gathered, division.ranks, rank), rank);
+        }
+        self.pool.give(gathered);
+        let slot = &mut self.slot.attention[layer];
+        for held in [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.lse, &mut slot.d_out] {
+            self.pool.release(held);
+        }
+        slot.stage = Stage::Gradients;
+    }
+
+    /// Adds the gradients through the keys of a rank.
+    fn gradients(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
+        let (whole, division) = (self.core(layer), &self.dims.context);
+        let AttentionSlot { q, out, lse, d_out, dq, d_gathered, .. } = &mut self.slot.attention[layer];
+        let [q, out, lse, d_out] = [q, out, lse, d_out].map(|held| held.as_deref().expect("kept for the core"));
+        let dq = dq.as_mut().expect("begun");
+        let all = d_gathered.as_mut().expect("begun");
+        let each = all.len() / division.ranks;
+        let (dk, dv) = all[rank * each..][..each].split_at_mut(each / 2);
+        let queries = division.each(q).zip(division.each(out)).zip(division.each(lse)).zip(division.each(d_out));
+        for (((((query, q), (_, out)), (_, lse)), (_, d_out)), (_, dq)) in queries.zip(division.each_mut(dq)) {
+            let keys = pieces_of(division, rank, k, v).zip(division.each_mut(dk)).zip(division.each_mut(dv));
+            for (((key, (k, v)), (_, dk)), (_, dv)) in keys.filter(|(((key, _), _), _)| *key <= query) {
+                let shape = between(whole, division, query, key);
+                let saved = AttentionSaved { q, k, v, out, lse };
+                let mut gradients = AttentionGradients { dq, dk, dv };
+                attention_backward(shape, saved, d_out, Store::Accumulate, &mut gradients, self.attention);
+            }
+        }
+    }
+
+    fn gradients_of_heads(&mut self, layer: usize) {
+        let (shape, kind) = (self.exchanged_shape(layer), self.gradient_kind());
+        if self.slot.attention[layer].lse.is_none() {
+            debug_assert_eq!(self.recompute, Recompute::Selective);
+            let kept = self.slot.attention[layer].out.take();
+            let exchanged = self.slot.attention[layer].exchanged_out.take().expect("exchanged");
+            self.pool.give(exchanged);
+            self.begin_core(layer);
+            self.attend_heads(layer);
+            let slot = &mut self.slot.attention[layer];
+            slot.exchanged_out = std::mem::replace(&mut slot.out, kept);
+        }
+        let slot = &mut self.slot.attention[layer];
+        let take = [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.exchanged_out, &mut slot.lse, &mut slot.d_out];
+        let [q, k, v, out, lse, d_out]: [Held; 6] = take.map(|held| held.take().expect("kept for the core"));
+        let mut dq = self.pool.take(kind, q.len());
+        let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
+        let saved = AttentionSaved { q: &q, k: &k, v: &v, out: &out, lse: &lse };
+        let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+        attention_backward(shape, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
+        for held in [q, k, v, out, lse, d_out] {
+            self.pool.give(held);
+        }
+        (slot.dq, slot.dk, slot.dv) = (Some(dq), Some(dk), Some(dv));
+        slot.stage = Stage::Gradients;
+    }
+}
+
+/// The pieces of a rank's keys and values, each with the position at which it begins.
+fn pieces_of<'a>(
+    division: &Division,
+    rank: usize,
+    k: &'a [f32],
+    v: &'a [f32],
+) -> impl Iterator<Item = (usize, (&'a [f32], &'a [f32]))> {
+    let pieces = division.pieces_of(rank);
+    let length = (k.len() / pieces.len()).max(1);
+    pieces.into_iter().zip(k.chunks_exact(length).zip(v.chunks_exact(length)))
+}
