@@ -387,6 +387,21 @@ fn emulation_gives_each_device_its_slowdown() {
     assert_eq!((cluster.nodes(), cluster.node_kinds.len(), cluster.device_kinds.len()), (2, 2, 2));
 }
 
+/// BF16 where it is faster: on a CPU core it is emulated, and has to be asked for.
+#[test]
+fn precision_is_the_fastest_where_none_is_written() {
+    let case = |nodes: &str, written: &str| {
+        let text = format!(
+            "cluster = [\"{nodes}\"]\nmodel = \"tiny-gpt\"\ntraining = {{ sequence_length = 32, global_batch = 8{written} }}\n"
+        );
+        read(&text).unwrap_or_else(|e| panic!("{e}")).scenario.workload.precision
+    };
+    assert_eq!(case("1 x cpu-2", ""), ir::Precision::Fp32);
+    assert_eq!(case("1 x cpu-2", ", precision = \"bf16\""), ir::Precision::Bf16);
+    assert_eq!(case("1 x dgx-a100", ""), ir::Precision::Bf16);
+    assert_eq!(case("1 x dgx-1v", ""), ir::Precision::Fp16);
+}
+
 /// Mutations of good scenarios never panic, and whatever is accepted reads back from its resolved form.
 #[test]
 fn mutated_scenarios_never_panic() {

@@ -24,7 +24,8 @@ const LONGEST: u64 = 1 << 27;
 /// More sequences in an iteration than any published run has by three orders.
 const LARGEST_BATCH: u64 = 1 << 24;
 
-/// Reads `[training]`. Without `precision`, the fastest 16-bit format that every device supports, else FP32.
+/// Reads `[training]`. Without `precision`, BF16 or else FP16 where every device has it and is
+/// faster in it than in FP32; otherwise FP32.
 pub(super) fn read(root: &Table<'_>, cluster: Option<&Cluster>, seed: u64) -> Option<(Workload, StackChoice)> {
     let table = root.require("training", "{ sequence_length = 4096, global_batch = 512 }")?.table()?;
     let bounded = |v: Value<'_>, most| v.integer(1..=most).and_then(|n| u32::try_from(n).ok());
@@ -34,7 +35,7 @@ pub(super) fn read(root: &Table<'_>, cluster: Option<&Cluster>, seed: u64) -> Op
     let written = table.get("precision");
     let precision = match &written {
         Some(value) => value.one_of(Precision::ALL, Precision::name),
-        None => Some(cluster.map_or(Precision::Bf16, widest_supported)),
+        None => Some(cluster.map_or(Precision::Bf16, fastest_supported)),
     };
     if let (Some(value), Some(precision), Some(cluster)) = (&written, precision, cluster) {
         check_support(value, precision, cluster);
@@ -112,8 +113,15 @@ fn supports(cluster: &Cluster, precision: Precision) -> bool {
     cluster.device_kinds.iter().all(|kind| kind.peak(precision).is_some())
 }
 
-fn widest_supported(cluster: &Cluster) -> Precision {
-    [Precision::Bf16, Precision::Fp16].into_iter().find(|p| supports(cluster, *p)).unwrap_or(Precision::Fp32)
+/// A 16-bit format that every device supports and that is faster than FP32 on each: where it is emulated it is not.
+fn fastest_supported(cluster: &Cluster) -> Precision {
+    let faster = |precision| {
+        cluster.device_kinds.iter().all(|kind| match (kind.peak(precision), kind.peak(Precision::Fp32)) {
+            (Some(rate), Some(single)) => rate > single,
+            (rate, _) => rate.is_some(),
+        })
+    };
+    [Precision::Bf16, Precision::Fp16].into_iter().find(|precision| faster(*precision)).unwrap_or(Precision::Fp32)
 }
 
 fn check_support(value: &Value<'_>, precision: Precision, cluster: &Cluster) {
