@@ -11,7 +11,7 @@ use trainyard_conformance::workspace::root;
 /// Crates that come in more than one version because their users have not met on one. The list only shrinks.
 const TWICE: &[&str] = &["bitflags", "getrandom", "miniz_oxide", "syn"];
 
-/// What cargo knows of every package that is built here.
+/// What cargo knows of every package that is built here, with all features.
 fn packages() -> Vec<Value> {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).current_dir(root()).output().expect("it runs");
@@ -23,7 +23,18 @@ fn packages() -> Vec<Value> {
     // What other platforms need may not have been fetched.
     let text = run(env!("CARGO"), &["metadata", "--format-version", "1", "--offline", "--filter-platform", host]);
     let metadata: Value = serde_json::from_str(&text).expect("cargo prints JSON");
-    metadata["packages"].as_array().expect("packages").clone()
+    // The lock holds optional dependencies too that no feature asks for: cargo's tree does not.
+    let tree = ["tree", "--workspace", "--all-features", "--offline", "--edges", "all", "--prefix", "none"];
+    let tree = run(env!("CARGO"), &tree);
+    let built: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| line.split_once(" v"))
+        .map(|(name, rest)| (name, rest.split(' ').next().unwrap_or_default()))
+        .collect();
+    let is_built = |package: &Value| {
+        package["name"].as_str().zip(package["version"].as_str()).is_some_and(|named| built.contains(&named))
+    };
+    metadata["packages"].as_array().expect("packages").iter().filter(|package| is_built(package)).cloned().collect()
 }
 
 fn name(package: &Value) -> String {
