@@ -5,9 +5,9 @@ use std::process::Command;
 use trainyard::results::{RunReport, json};
 use trainyard::{Context, Error, Launch, LaunchRequest, Loaded, Output, Subject};
 
+use crate::answer::{Answer, close_with_reports, open};
 use crate::arguments::OfScenario;
 use crate::tables;
-use crate::verbs::{Answer, close_with_reports, open};
 
 /// `run`: with threads, unless a launcher started this process and others.
 pub(crate) fn run(of: &OfScenario, context: &Context<'_>) -> Result<Answer, Error> {

@@ -9,10 +9,10 @@ use trainyard::{
     CalibrateRowsRequest, Context, Error, Output, ScoreKind, ScoreSet, Scoreboard, ValidateRequest, Validation, output,
 };
 
+use crate::answer::{Answer, stage};
 use crate::arguments::{ScoreChoice, Verb};
 use crate::exit;
 use crate::tables::{self, line, numbers_right, percent, table, title};
-use crate::verbs::{Answer, stage};
 
 /// Reasons of refusals that are shown.
 const MOST_REASONS: usize = 8;

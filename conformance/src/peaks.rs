@@ -81,7 +81,7 @@ const CHANGES: &[(&str, f64, Change)] = &[
     ("tensor 2 in sequence", NEAR, |case| (case.plan.tensor, case.plan.sequence_parallel) = (2, true)),
     ("pipeline 2, 1F1B", NEAR, |case| stages(&mut case.plan, &[4, 4])),
     ("pipeline 4, layers 3 2 2 1", NEAR, |case| stages(&mut case.plan, &[3, 2, 2, 1])),
-    ("pipeline 2, ZB-H1", COARSE, |case| {
+    ("pipeline 2, ZB-H1", NEAR, |case| {
         stages(&mut case.plan, &[4, 4]);
         case.plan.schedule = Schedule::ZeroBubbleH1;
     }),
@@ -90,7 +90,7 @@ const CHANGES: &[(&str, f64, Change)] = &[
         (case.plan.stages[0].recompute, case.plan.stages[0].recompute_layers) = (Recompute::Full, Some(4));
     }),
     ("selective recomputation", NEAR, |case| case.plan.stages[0].recompute = Recompute::Selective),
-    ("activations in host memory", COARSE, |case| case.plan.sharing.offload_activations = true),
+    ("activations in host memory", NEAR, |case| case.plan.sharing.offload_activations = true),
     ("optimizer in host memory", NEAR, |case| case.plan.sharing.offload_optimizer = true),
     ("both in host memory, data 2, ZeRO-3", COARSE, |case| {
         replicas(&mut case.plan, 2, ZeroStage::Zero3);

@@ -1,6 +1,7 @@
 //! Calibration text to value, with every fault of its values at once.
 
 use ir::counts::Streaming;
+use ir::program::CollectiveKind;
 use ir::{Problem, SourceSpan};
 
 use crate::Calibration;
@@ -171,7 +172,7 @@ impl Check {
         }
     }
     fn collective_kind(&mut self, subject: String, name: &str) {
-        if crate::collective::kind_of_name(name).is_none() {
+        if CollectiveKind::from_name(name).is_none() {
             let names = ir::program::CollectiveKind::ALL.map(ir::program::CollectiveKind::name);
             self.fault(subject, format!("no collective is called `{name}`"), &names.join(", "));
         }

@@ -25,9 +25,9 @@ use ir::program::CollectiveKind;
 use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path, PhysicalLink};
 
 use crate::GroupPlace;
+use crate::basis::Basis;
 use crate::calibration::{Calibration, Protocol};
 use crate::compute::Prepared;
-use crate::model::Basis;
 
 mod measured;
 mod message;
@@ -39,11 +39,6 @@ pub struct Steps {
     pub inside: u32,
     /// Between nodes.
     pub between: u32,
-}
-
-/// A collective by its name.
-pub(crate) fn kind_of_name(name: &str) -> Option<CollectiveKind> {
-    CollectiveKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
 /// An algorithm that a formula exists for. `Ring` is the direct exchange of an all-to-all.

@@ -4,9 +4,9 @@ use ir::counts::{Kernel, Shape, Streaming, UnitKind, causal_scores, product_prec
 use ir::program::{CollectiveKind, Pass};
 use ir::{AttentionKernel, DeviceKind, Precision, Problem, Recompute, SimDuration};
 
+use crate::basis::Basis;
 use crate::calibration::{Calibration, Measured, penalty};
 use crate::curve::Curve;
-use crate::model::Basis;
 use crate::shapes::{Grid, attention_points, attention_sizes, attention_terms, product_points, product_terms};
 
 /// A calibration with its measurements made ready for interpolation.
@@ -100,7 +100,7 @@ impl Prepared {
                 .collectives
                 .iter()
                 .filter_map(|row| {
-                    let (kind, curve) = (crate::collective::kind_of_name(&row.kind)?, curve(&row.points)?);
+                    let (kind, curve) = (CollectiveKind::from_name(&row.kind)?, curve(&row.points)?);
                     let (link, ranks, nodes) = (row.link.clone(), row.ranks, row.nodes);
                     Some(CollectiveCurve { link, kind, ranks, nodes, curve })
                 })

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use ir::counts::Streaming;
+use ir::program::CollectiveKind;
 use ir::{AttentionKernel, MeasuredOp, Measurement, Precision, Problem};
 
 use crate::calibration::{
@@ -103,7 +104,7 @@ fn sort(measurements: &[Measurement]) -> (Sorted, Vec<Problem>) {
                 None => fault(format!("no streaming kernel is called `{kernel}`")),
             },
             MeasuredOp::Collective { kind, ranks, bytes } if bytes.get() > 0 && *ranks > 1 => {
-                match crate::collective::kind_of_name(kind) {
+                match CollectiveKind::from_name(kind) {
                     Some(_) => {
                         sorted.collectives.entry((kind.clone(), *ranks)).or_default().push([bytes.get() as f64, us]);
                     }

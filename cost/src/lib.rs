@@ -60,6 +60,7 @@
 //!
 //! Read next: [`Calibration`] for the equations, `collective`'s table for algorithms, [`CostModel`] for the prices.
 
+mod basis;
 mod calibration;
 mod calibration_text;
 mod collective;
@@ -76,6 +77,7 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
+pub use basis::Basis;
 pub use calibration::{
     Alignment, Attention, Calibration, CollectiveFit, CollectivePoints, Composition, Dispatch, Host, InTraining,
     Interference, LinkEfficiency, MatrixProduct, Measured, MessageFit, Protocol, SHARED_MEMORY, StreamingPoints,
@@ -84,7 +86,7 @@ pub use calibration::{
 pub use collective::Steps;
 pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
-pub use model::{Basis, CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplicated, exposed};
+pub use model::{CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplicated, exposed};
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;

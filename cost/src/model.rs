@@ -7,6 +7,7 @@ use ir::{
     SimDuration, Workload,
 };
 
+use crate::basis::Basis;
 use crate::calibration::Calibration;
 use crate::collective::{self, Exchange, Formula, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
@@ -16,19 +17,6 @@ use crate::{GroupPlace, PassTable, Stack, StackConstants};
 mod trust;
 
 pub use trust::{NINETY_PERCENT, Spread, SpreadCause};
-
-/// On what a duration rests.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Basis {
-    /// Measured for just this.
-    Measured,
-    /// Between measured points, or from a fit of them.
-    Interpolated,
-    /// From a formula over known constants.
-    Analytic,
-    /// From constants that nothing was measured for.
-    Assumed,
-}
 
 /// A duration and its basis. Never zero: at least one nanosecond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

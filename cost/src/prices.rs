@@ -6,8 +6,9 @@ use ir::program::{Chunk, Pass, UnitRange};
 use ir::{DeviceKindId, Model, Recompute, SimDuration};
 
 use crate::PassTable;
+use crate::basis::Basis;
 use crate::compute::UnitPrice;
-use crate::model::{Basis, Priced};
+use crate::model::Priced;
 
 /// Passes, in order.
 pub(crate) const PASSES: [Pass; 5] =

@@ -13,6 +13,7 @@
 //! * A send and its receive begin when both have been reached, and end together.
 //!   They match by (source, destination, edge, microbatch, direction), never by peer alone.
 //! * `Allocate` happens when the instruction starts, `Free` when it ends.
+use crate::named::named;
 
 use crate::{
     BufferId, Bytes, ChunkId, DeviceId, GroupId, InstructionId, MicrobatchId, Model, Rank, Recompute, RoleId, StageId,
@@ -226,20 +227,12 @@ pub enum CollectiveKind {
     AllToAll,
 }
 
-impl CollectiveKind {
-    /// All of them, in order.
-    pub const ALL: [Self; 4] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll];
-    /// Its name in text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::AllGather => "all-gather",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::AllToAll => "all-to-all",
-        }
-    }
-}
+named!(CollectiveKind {
+    AllReduce = "all-reduce",
+    AllGather = "all-gather",
+    ReduceScatter = "reduce-scatter",
+    AllToAll = "all-to-all",
+});
 
 /// What a collective moves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -26,8 +26,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them, in order.
-    pub const ALL: [Self; 5] = [Self::Fp32, Self::Tf32, Self::Fp16, Self::Bf16, Self::Fp8];
     /// Bytes of one weight or activation.
     #[must_use]
     pub const fn bytes(self) -> u64 {
@@ -52,23 +50,15 @@ impl Precision {
             Self::Fp32 | Self::Tf32 | Self::Fp16 | Self::Bf16 => self,
         }
     }
-    /// The one of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|precision| precision.name() == name)
-    }
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fp32 => "fp32",
-            Self::Tf32 => "tf32",
-            Self::Fp16 => "fp16",
-            Self::Bf16 => "bf16",
-            Self::Fp8 => "fp8",
-        }
-    }
 }
+
+named!(Precision {
+    Fp32 = "fp32",
+    Tf32 = "tf32",
+    Fp16 = "fp16",
+    Bf16 = "bf16",
+    Fp8 = "fp8",
+});
 
 /// How the core of attention (scores, softmax, weighted values) is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use ir::program::CollectiveKind;
 
 use super::{Exchange, Formula, Pricing, hops, is_exchange};
 use crate::GroupPlace;
+use crate::basis::Basis;
 use crate::calibration::{CollectiveFit, SHARED_MEMORY};
 use crate::compute::{CollectiveCurve, fitted};
-use crate::model::Basis;
 
 const MIB: f64 = 1_048_576.0;
 

@@ -3,9 +3,9 @@
 use ir::{Bytes, DeviceId, Link, Path};
 
 use super::Pricing;
+use crate::basis::Basis;
 use crate::calibration::SHARED_MEMORY;
 use crate::compute::fitted;
-use crate::model::Basis;
 
 const MIB: f64 = 1_048_576.0;
 

@@ -4,7 +4,8 @@ use ir::counts::{Kernel, UnitKind, product_precision, unit_kernels};
 use ir::program::{Pass, Program};
 use ir::{Activity, DeviceKindId, Prediction, Recompute};
 
-use super::{Basis, CostModel, Source};
+use super::{CostModel, Source};
+use crate::basis::Basis;
 
 /// Standard normal quantile of a two-sided 90 % interval.
 pub const NINETY_PERCENT: f64 = 1.645;

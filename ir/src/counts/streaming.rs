@@ -1,4 +1,5 @@
 //! Kernels bound by memory.
+use crate::named::named;
 
 /// A streaming kernel; each kind has its own effective bandwidth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,64 +51,6 @@ pub enum Streaming {
 }
 
 impl Streaming {
-    /// All of them, in order.
-    pub const ALL: [Self; 22] = [
-        Self::Embedding,
-        Self::EmbeddingBackward,
-        Self::RmsNorm,
-        Self::RmsNormBackward,
-        Self::LayerNorm,
-        Self::LayerNormBackward,
-        Self::Rope,
-        Self::SwiGlu,
-        Self::SwiGluBackward,
-        Self::Gelu,
-        Self::GeluBackward,
-        Self::Add,
-        Self::CrossEntropy,
-        Self::CrossEntropyBackward,
-        Self::GradientNorm,
-        Self::Optimizer,
-        Self::Elementary,
-        Self::Router,
-        Self::Permute,
-        Self::Scan,
-        Self::Convolution,
-        Self::Cast,
-    ];
-    /// Its name in measurements and calibrations.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Embedding => "embedding",
-            Self::EmbeddingBackward => "embedding-backward",
-            Self::RmsNorm => "rms-norm",
-            Self::RmsNormBackward => "rms-norm-backward",
-            Self::LayerNorm => "layer-norm",
-            Self::LayerNormBackward => "layer-norm-backward",
-            Self::Rope => "rope",
-            Self::SwiGlu => "swi-glu",
-            Self::SwiGluBackward => "swi-glu-backward",
-            Self::Gelu => "gelu",
-            Self::GeluBackward => "gelu-backward",
-            Self::Add => "add",
-            Self::CrossEntropy => "cross-entropy",
-            Self::CrossEntropyBackward => "cross-entropy-backward",
-            Self::GradientNorm => "gradient-norm",
-            Self::Optimizer => "optimizer",
-            Self::Elementary => "elementary",
-            Self::Router => "router",
-            Self::Permute => "permute",
-            Self::Scan => "scan",
-            Self::Convolution => "convolution",
-            Self::Cast => "cast",
-        }
-    }
-    /// The kind of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
     /// The kind whose rate stands in where this one was not measured: the forward kernel of a backward one, the kernel
     /// that does the same for Llama-like models, and an addition for what plain models do not have.
     #[must_use]
@@ -133,3 +76,28 @@ impl Streaming {
         }
     }
 }
+
+named!(Streaming {
+    Embedding = "embedding",
+    EmbeddingBackward = "embedding-backward",
+    RmsNorm = "rms-norm",
+    RmsNormBackward = "rms-norm-backward",
+    LayerNorm = "layer-norm",
+    LayerNormBackward = "layer-norm-backward",
+    Rope = "rope",
+    SwiGlu = "swi-glu",
+    SwiGluBackward = "swi-glu-backward",
+    Gelu = "gelu",
+    GeluBackward = "gelu-backward",
+    Add = "add",
+    CrossEntropy = "cross-entropy",
+    CrossEntropyBackward = "cross-entropy-backward",
+    GradientNorm = "gradient-norm",
+    Optimizer = "optimizer",
+    Elementary = "elementary",
+    Router = "router",
+    Permute = "permute",
+    Scan = "scan",
+    Convolution = "convolution",
+    Cast = "cast",
+});

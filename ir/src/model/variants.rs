@@ -22,26 +22,13 @@ pub enum Mixer {
     GatedDelta,
 }
 
-impl Mixer {
-    /// All of them, in order.
-    pub const ALL: [Self; 5] = [Self::Attention, Self::Window, Self::Latent, Self::Mamba, Self::GatedDelta];
-    /// Its name in text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Attention => "attention",
-            Self::Window => "window",
-            Self::Latent => "latent",
-            Self::Mamba => "mamba",
-            Self::GatedDelta => "gated-delta",
-        }
-    }
-    /// The one of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mixer| mixer.name() == name)
-    }
-}
+named!(Mixer {
+    Attention = "attention",
+    Window = "window",
+    Latent = "latent",
+    Mamba = "mamba",
+    GatedDelta = "gated-delta",
+});
 
 /// What follows the mixer in a layer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -54,23 +41,10 @@ pub enum FeedForward {
     Experts,
 }
 
-impl FeedForward {
-    /// All of them, in order.
-    pub const ALL: [Self; 2] = [Self::Dense, Self::Experts];
-    /// Its name in text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dense => "dense",
-            Self::Experts => "experts",
-        }
-    }
-    /// The one of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|part| part.name() == name)
-    }
-}
+named!(FeedForward {
+    Dense = "dense",
+    Experts = "experts",
+});
 
 /// What a layer is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

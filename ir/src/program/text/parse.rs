@@ -204,7 +204,7 @@ fn op(words: &mut Words<'_>) -> Result<Op, String> {
             Op::HostCopy { what, out: word == "copy-out", bytes: words.bytes()? }
         }
         _ => {
-            let kind = CollectiveKind::ALL.into_iter().find(|kind| kind.name() == word);
+            let kind = CollectiveKind::from_name(word);
             let kind = kind.ok_or_else(|| format!("\"{}\" is no operation", excerpt(word)))?;
             let group = GroupId::new(words.id("g")?);
             let payload = payload(words)?;
@@ -243,7 +243,7 @@ fn payload(words: &mut Words<'_>) -> Result<Payload, String> {
         "tied-gradients" => Payload::TiedGradients,
         "gradient-norm" => Payload::GradientNorm,
         _ => {
-            let tensor = UnitTensor::ALL.into_iter().find(|tensor| tensor.name() == word);
+            let tensor = UnitTensor::from_name(word);
             let tensor = tensor.ok_or_else(|| format!("\"{}\" is nothing that a collective moves", excerpt(word)))?;
             let chunk = ChunkId::new(words.id("c")?);
             let unit = words.id("u")?;

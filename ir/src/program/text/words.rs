@@ -1,44 +1,24 @@
 //! Ops and sets in words, the same in the text form of a program and in messages.
 
+use crate::named::named;
 use std::fmt::{Display, Formatter, Result};
 
 use crate::program::{Direction, HostCopy, Message, Op, Payload, Peer, RankSet, UnitTensor};
 
-impl UnitTensor {
-    /// All of them, in order.
-    pub const ALL: [Self; 12] = [
-        Self::Input,
-        Self::Output,
-        Self::OutputGradient,
-        Self::InputGradient,
-        Self::LossStatistics,
-        Self::Logits,
-        Self::KeysAndValues,
-        Self::Heads,
-        Self::Dispatched,
-        Self::Combined,
-        Self::ExpertInput,
-        Self::RouterStatistics,
-    ];
-    /// Its name in text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Output => "output",
-            Self::OutputGradient => "output-gradient",
-            Self::InputGradient => "input-gradient",
-            Self::LossStatistics => "loss-statistics",
-            Self::Logits => "logits",
-            Self::KeysAndValues => "keys-and-values",
-            Self::Heads => "heads",
-            Self::Dispatched => "dispatched",
-            Self::Combined => "combined",
-            Self::ExpertInput => "expert-input",
-            Self::RouterStatistics => "router-statistics",
-        }
-    }
-}
+named!(UnitTensor {
+    Input = "input",
+    Output = "output",
+    OutputGradient = "output-gradient",
+    InputGradient = "input-gradient",
+    LossStatistics = "loss-statistics",
+    Logits = "logits",
+    KeysAndValues = "keys-and-values",
+    Heads = "heads",
+    Dispatched = "dispatched",
+    Combined = "combined",
+    ExpertInput = "expert-input",
+    RouterStatistics = "router-statistics",
+});
 
 impl Direction {
     /// Its name in text.
