@@ -290,6 +290,30 @@ fn comparison(out: &mut String, report: &CompareReport) {
     }
     numbers_right(&mut table, 1);
     let _ = writeln!(out, "{table}");
+    stage_errors(out, report);
+}
+
+/// Busy time, exposed communication and peak memory of each stage, simulated over measured.
+fn stage_errors(out: &mut String, report: &CompareReport) {
+    let mut table = table(&["stage", "busy", "error", "exposed", "error", "peak memory", "error"]);
+    let signed = |error: f64| format!("{:+.1} %", error * 100.0);
+    let over = |predicted: String, measured: String| format!("{predicted} / {measured}");
+    let gib = |bytes: u64| size(bytes as f64 / f64::from(1u32 << 30));
+    for stage in report.comparison.stages.iter().take(MOST_ROWS) {
+        let (busy, exposed, memory) = (stage.busy, stage.exposed_communication, stage.memory);
+        let milliseconds = |nanoseconds: u64| time(nanoseconds as f64 * 1e-6);
+        table.add_row(vec![
+            stage.stage.raw().to_string(),
+            over(milliseconds(busy.predicted_ns), milliseconds(busy.measured_ns)),
+            signed(busy.relative_error),
+            over(milliseconds(exposed.predicted_ns), milliseconds(exposed.measured_ns)),
+            signed(exposed.relative_error),
+            over(gib(memory.predicted_bytes), gib(memory.measured_bytes)),
+            signed(memory.relative_error),
+        ]);
+    }
+    numbers_right(&mut table, 1);
+    let _ = writeln!(out, "{table}");
 }
 
 /// The summary of `quickstart`.

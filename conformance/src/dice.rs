@@ -4,6 +4,8 @@
 pub const SEED_VARIABLE: &str = "TRAINYARD_SEED";
 /// The environment variable that makes every swarm so large: `TRAINYARD_SEEDS=10000 cargo test …`.
 pub const COUNT_VARIABLE: &str = "TRAINYARD_SEEDS";
+/// The environment variable that makes long swarms whole, as `.ci/run` does: `TRAINYARD_LONG_TESTS=1 cargo test …`.
+pub const LONG_VARIABLE: &str = "TRAINYARD_LONG_TESTS";
 
 /// SplitMix64 (Steele, Lea and Flood 2014): every seed is a good one, zero included.
 #[derive(Debug)]
@@ -71,6 +73,19 @@ pub fn for_each_seed(count: u64, mut case: impl FnMut(u64)) {
         let _announced = Announced(seed);
         case(seed);
     }
+}
+
+/// As [`for_each_seed`] for cases that train: every fifth seed, or all of them where [`LONG_VARIABLE`] is set.
+///
+/// # Panics
+/// As [`for_each_seed`].
+pub fn for_each_long_seed(count: u64, mut case: impl FnMut(u64)) {
+    let whole = [LONG_VARIABLE, SEED_VARIABLE, COUNT_VARIABLE].iter().any(|name| std::env::var_os(name).is_some());
+    for_each_seed(count, |seed| {
+        if whole || seed % 5 == 0 {
+            case(seed);
+        }
+    });
 }
 
 struct Announced(u64);

@@ -16,7 +16,7 @@ use ir::{
 };
 use sched::Folding;
 use trainyard_conformance::clusters;
-use trainyard_conformance::dice::for_each_seed;
+use trainyard_conformance::dice::for_each_long_seed;
 use trainyard_conformance::swarm::Case;
 use trainyard_conformance::workspace::root;
 
@@ -62,7 +62,7 @@ fn worst(a: &[(f64, f64)], b: &[(f64, f64)]) -> (f64, f64) {
 #[test]
 fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
     let mut most = (0.0f64, 0.0f64);
-    for_each_seed(100, |seed| {
+    for_each_long_seed(100, |seed| {
         let case = Case::tiny(seed, 8);
         let (divided, whole) = (train(&case, None), train(&case.on_one_rank(), None));
         let (losses, norms) = worst(&divided, &whole);
@@ -91,7 +91,7 @@ fn single(case: &Case) -> Case {
 #[test]
 fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
     let mut most = [0.0f64; 3];
-    for_each_seed(150, |seed| {
+    for_each_long_seed(150, |seed| {
         let case = Case::trained(seed, 8);
         let (divided, whole) = (train(&case, None), train(&case.on_one_rank(), None));
         let half = case.workload.precision == Precision::Bf16;
@@ -148,7 +148,7 @@ fn that_swarm_reaches_every_choice() {
 /// Training state carried from one plan to another, however each divides it, goes on as if nothing had happened.
 #[test]
 fn training_goes_on_under_another_plan() {
-    for_each_seed(40, |seed| {
+    for_each_long_seed(40, |seed| {
         let case = Case::trained(seed, 8);
         let whole = case.on_one_rank();
         let mut backend = CpuBackend::new(case.cluster.clone(), corpus(), CpuOptions::default());
@@ -211,7 +211,7 @@ fn repeating(routing: &Arc<RecordedRouting>) -> CpuOptions {
 #[test]
 fn divided_sequences_and_experts_train_as_one_rank_does() {
     let mut most = (0.0f64, 0.0f64);
-    for_each_seed(120, |seed| {
+    for_each_long_seed(120, |seed| {
         let case = Case::tiny_wide(seed, 8);
         let (whole, routing) = recorded(&case);
         let divided = train_with(&case, repeating(&routing));
@@ -279,7 +279,7 @@ fn the_swarm_divides_sequences_and_experts_in_every_way() {
 #[test]
 fn divided_sequences_and_experts_share_state_as_dense_models_do() {
     let mut most = [0.0f64; 2];
-    for_each_seed(120, |seed| {
+    for_each_long_seed(120, |seed| {
         let case = Case::trained_wide(seed, 8);
         let (whole, routing) = recorded(&case);
         let divided = train_with(&case, repeating(&routing));

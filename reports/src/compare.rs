@@ -12,7 +12,7 @@ use ir::{Clock, InstructionId, Lane, Problem, Program, Rank, RoleId, StageId, Ti
 use serde::Serialize;
 
 use crate::activity::InstructionClass;
-use crate::metrics::bounds;
+use crate::metrics::{Metrics, bounds};
 use crate::report::timeline_problems;
 use crate::words;
 use statistics::{median_u64, quantile};
@@ -35,6 +35,8 @@ pub struct Comparison {
     pub all: ClassError,
     /// Each class of instruction, in order.
     pub classes: Vec<ClassError>,
+    /// Time in which compute waited for communication that ran, mean over the ranks.
+    pub exposed_communication: Pair,
     /// Each pipeline position.
     pub stages: Vec<StageError>,
     /// The instructions that are furthest off in time, the furthest first.
@@ -92,6 +94,28 @@ pub struct StageError {
     pub busy: Pair,
     /// From the first start to the last end of a compute instruction, over the measured ranks.
     pub span: Pair,
+    /// Time in which compute waited for communication that ran, mean over the ranks.
+    pub exposed_communication: Pair,
+    /// The most that one of its ranks held.
+    pub memory: MemoryError,
+}
+
+/// A predicted and a measured peak of memory.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct MemoryError {
+    /// Predicted.
+    pub predicted_bytes: u64,
+    /// As the backend counted; the largest where there are several iterations.
+    pub measured_bytes: u64,
+    /// `(predicted - measured) / measured`.
+    pub relative_error: f64,
+}
+
+impl MemoryError {
+    fn new(predicted_bytes: u64, measured_bytes: u64) -> Self {
+        let relative_error = statistics::relative_error(predicted_bytes, measured_bytes);
+        Self { predicted_bytes, measured_bytes, relative_error }
+    }
 }
 
 /// The error of one instruction.
@@ -154,6 +178,9 @@ pub fn compare(program: &Program, predicted: &Timeline, measured: &[&Timeline]) 
         let (begin, end) = bounds(timeline);
         end - begin
     };
+    let metrics = |timeline: &Timeline| Metrics::of(program, timeline, None, &[]);
+    let (expected, found) = (metrics(predicted), measured.iter().map(|t| metrics(t)).collect::<Vec<_>>());
+    let exposed = |metrics: &Metrics| metrics.time.communication();
     Ok(Comparison {
         predicted_clock: predicted.clock,
         measured_clock: first.clock,
@@ -161,7 +188,8 @@ pub fn compare(program: &Program, predicted: &Timeline, measured: &[&Timeline]) 
         iteration: Pair::new(length(predicted), median_u64(measured.iter().map(|t| length(t)).collect())),
         all: class_error(None, &joined.iter().collect::<Vec<_>>()),
         classes: errors.map(|(class, entries)| class_error(Some(*class), entries)).collect(),
-        stages: stage_errors(program, predicted, measured, &partners),
+        exposed_communication: Pair::new(exposed(&expected), median_u64(found.iter().map(exposed).collect())),
+        stages: stage_errors(program, predicted, measured, &partners, (&expected, &found)),
         worst: worst(program, &joined, &classes),
     })
 }
@@ -276,6 +304,7 @@ fn stage_errors(
     predicted: &Timeline,
     measured: &[&Timeline],
     partners: &[usize],
+    (expected, found): (&Metrics, &[Metrics]),
 ) -> Vec<StageError> {
     let stage_of = |lane: &Lane| program.roles[lane.role.index()].stage;
     let mut stages: Vec<StageId> = measured[0].lanes.iter().map(stage_of).collect();
@@ -296,7 +325,20 @@ fn stage_errors(
             .iter()
             .map(|timeline| busy_and_span(lanes.iter().map(|index| &timeline.lanes[*index]).collect()))
             .unzip();
-        StageError { stage, busy: Pair::new(busy, median_u64(busies)), span: Pair::new(span, median_u64(spans)) }
+        let of = |metrics: &Metrics| {
+            // Both have a lane of each stage: lanes were joined.
+            let own = metrics.stages.iter().find(|own| own.stage == stage).expect("a stage with a lane");
+            (own.exposed_communication_ns, own.memory.counted_peak_bytes.unwrap_or(own.memory.peak_bytes))
+        };
+        let (exposed, bytes) = of(expected);
+        let (exposures, peaks): (Vec<u64>, Vec<u64>) = found.iter().map(of).unzip();
+        StageError {
+            stage,
+            busy: Pair::new(busy, median_u64(busies)),
+            span: Pair::new(span, median_u64(spans)),
+            exposed_communication: Pair::new(exposed, median_u64(exposures)),
+            memory: MemoryError::new(bytes, peaks.into_iter().max().unwrap_or(0)),
+        }
     };
     stages.into_iter().map(error).collect()
 }

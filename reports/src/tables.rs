@@ -269,12 +269,22 @@ pub(crate) fn stage_error_table(comparison: &Comparison) -> Table {
         ">first to last, predicted",
         ">first to last, measured",
         ">error",
+        ">exposed communication, predicted",
+        ">exposed communication, measured",
+        ">error",
+        ">peak memory, predicted",
+        ">peak memory, measured",
+        ">error",
     ];
     let mut table = Table::new("Prediction against measurement, by stage", &columns);
     for stage in &comparison.stages {
         let mut cells = vec![stage.stage.raw().to_string()];
         cells.extend(pair_cells(&stage.busy));
         cells.extend(pair_cells(&stage.span));
+        cells.extend(pair_cells(&stage.exposed_communication));
+        let memory = stage.memory;
+        cells.extend([memory.predicted_bytes, memory.measured_bytes].map(|bytes| show::bytes(Bytes::new(bytes))));
+        cells.push(show::signed_percent(memory.relative_error));
         table.row(cells);
     }
     table

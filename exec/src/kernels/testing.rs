@@ -3,6 +3,11 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+/// Whether long tests are to be whole, as `.ci/run` has them, and not a part that takes seconds.
+pub(crate) fn long_tests() -> bool {
+    std::env::var_os("TRAINYARD_LONG_TESTS").is_some()
+}
+
 /// Seeded source of shapes and values.  Its seed is printed if the test that holds it panics.
 #[derive(Clone)]
 pub(crate) struct Cases {

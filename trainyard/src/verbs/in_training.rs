@@ -72,7 +72,7 @@ fn of(
         let Setting { nodes, emulate, .. } = setting;
         let text = format!(
             "name = \"calibration\"\nseed = 1\n[cluster]\nnodes = \"{nodes}\"\n{emulate}[model]\nname = \"calibration\"\n{model}\
-             [training]\nsequence_length = 64\nglobal_batch = 16\niterations = 10\n[plan]\n{plan}\n"
+             [training]\nsequence_length = 64\nglobal_batch = 16\niterations = 8\n[plan]\n{plan}\n"
         );
         let loaded = scenario::parse("calibration", &text, Path::new(""))?;
         let report = compare::report(&Job::new(&loaded, Some(calibration))?, context, Some(calibration))?;

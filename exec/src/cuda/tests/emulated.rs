@@ -7,10 +7,12 @@ use super::skip;
 use crate::cuda::{CudaDevice, CudaOptions};
 use crate::device::tests::suite;
 use crate::device::*;
-use crate::kernels::testing::Cases;
+use crate::kernels::testing::{Cases, long_tests};
 
 /// How many random cases of each group: few where threads are emulated.
-const CASES: u64 = 3;
+fn few() -> u64 {
+    if long_tests() { 3 } else { 1 }
+}
 
 fn machines(test: &str) -> Option<&'static [std::path::PathBuf; 2]> {
     let built = machine::build();
@@ -43,7 +45,7 @@ pub(super) fn hold_against_the_cpu(gpu: &CudaDevice, count: u64) -> u64 {
 #[ignore = "run by operations_agree_with_the_cpu_in_any_order_of_threads"]
 fn operations() {
     let gpu = CudaDevice::open(CudaOptions::default()).expect("the emulated GPU");
-    let fingerprint = hold_against_the_cpu(&gpu, CASES);
+    let fingerprint = hold_against_the_cpu(&gpu, few());
     assert_eq!(gpu.memory().in_use, 0, "all was given back");
     drop(gpu);
     answer(&format!("{fingerprint:016x}"));

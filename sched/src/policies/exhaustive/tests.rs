@@ -60,7 +60,9 @@ fn all(space: &Space, ask: &Question<'_>, evaluator: &mut dyn Evaluator) -> (Vec
 fn pruning_keeps_the_optimum_in_random_spaces() {
     let (mut found, mut pruned, mut nothing) = (0, 0, 0);
     let mut seed = 0;
-    while found < 1000 {
+    // A fifth, or all where long tests are to be whole, as `.ci/run` has them.
+    let wanted = if std::env::var_os("TRAINYARD_LONG_TESTS").is_some() { 1000 } else { 200 };
+    while found < wanted {
         seed += 1;
         let rng = &mut random(seed);
         let (_, mut model, mut work, mut cluster) = random_wide_case(seed);
@@ -107,7 +109,7 @@ fn pruning_keeps_the_optimum_in_random_spaces() {
             }
         }
     }
-    assert!(pruned > 1500 && nothing < 200, "{pruned} {nothing}");
+    assert!(2 * pruned > 3 * wanted && 5 * nothing < wanted, "{pruned} {nothing}");
 }
 
 #[test]
