@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
 use crate::named::named;
-use crate::{DeviceId, Rank};
+use crate::{DeviceId, Rank, Shares};
 
 /// A parallel dimension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -354,8 +354,11 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// Sequences of one microbatch on one replica.
     pub microbatch_size: u32,
-    /// Microbatches of one iteration on each replica.
+    /// Microbatches of one iteration on each replica; where replicas take unequal shares, the most that one takes.
     pub microbatches: u32,
+    /// Microbatches of each replica, where they are not equally many.
+    #[serde(default, skip_serializing_if = "Shares::are_equal")]
+    pub shares: Shares,
     /// Order of passes.
     pub schedule: Schedule,
     /// Sharding of training state over replicas.
@@ -395,6 +398,23 @@ impl Plan {
     #[must_use]
     pub const fn replicas(&self) -> u32 {
         self.data * self.mesh.context
+    }
+    /// Microbatches of a replica in an iteration.
+    ///
+    /// # Panics
+    /// If there is no such replica.
+    #[must_use]
+    pub fn share(&self, replica: u32) -> u32 {
+        self.shares.share(replica, self.microbatches)
+    }
+    /// The same plan with so many microbatches on each replica.
+    ///
+    /// # Panics
+    /// If there is no replica.
+    #[must_use]
+    pub fn with_shares(self, counts: Vec<u32>) -> Self {
+        let (microbatches, shares) = Shares::of(counts);
+        Self { microbatches, shares, ..self }
     }
     /// The rank at a pipeline position, replica (data and context index together) and tensor index.
     #[must_use]

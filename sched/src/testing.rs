@@ -177,6 +177,7 @@ pub(crate) fn plan(
         stages: balanced_stages(model.layers, pipeline, chunks, Recompute::None),
         microbatch_size: 1,
         microbatches: work.global_batch / data,
+        shares: ir::Shares::EQUAL,
         schedule,
         zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
         overlap_gradients: true,
