@@ -416,6 +416,33 @@ impl Plan {
         let (microbatches, shares) = Shares::of(counts);
         Self { microbatches, shares, ..self }
     }
+    /// The same plan with so many times the microbatches on each replica.
+    #[must_use]
+    pub fn times_microbatches(self, factor: u32) -> Self {
+        let counts = match self.shares.counts() {
+            [] => vec![self.microbatches],
+            counts => counts.to_vec(),
+        };
+        self.with_shares(counts.into_iter().map(|count| count.saturating_mul(factor)).collect())
+    }
+    /// The same plan with half the microbatches on each replica; `None` if one has an odd number.
+    #[must_use]
+    pub fn half_microbatches(self) -> Option<Self> {
+        let counts = match self.shares.counts() {
+            [] => vec![self.microbatches],
+            counts => counts.to_vec(),
+        };
+        let even = counts.iter().all(|count| count.is_multiple_of(2));
+        even.then(|| self.with_shares(counts.into_iter().map(|count| count / 2).collect()))
+    }
+    /// The same plan with twice the replicas, each beside its like.
+    #[must_use]
+    pub fn twice_replicas(self) -> Self {
+        let data = self.data * 2;
+        let counts = self.shares.counts().iter().flat_map(|count| [*count; 2]).collect::<Vec<_>>();
+        let plan = Self { data, ..self };
+        if counts.is_empty() { plan } else { plan.with_shares(counts) }
+    }
     /// The rank at a pipeline position, replica (data and context index together) and tensor index.
     #[must_use]
     pub const fn rank(&self, position: u32, replica: u32, tensor_index: u32) -> Rank {

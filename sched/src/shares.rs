@@ -5,6 +5,9 @@
 //! replica does not have, it only takes part in what is gathered and reduced. Replicas that meet at the end of an iteration
 //! alone go through their own passes.
 
+#[cfg(test)]
+mod tests;
+
 use ir::grid::Grid;
 use ir::program::Layout;
 use ir::{Plan, Schedule, ZeroStage};
@@ -47,6 +50,9 @@ pub(crate) fn turns(layout: &Layout, experts: bool, schedule: &Schedule) -> Vec<
 
 /// Numbers of microbatches for which a plan's schedule must exist, ascending.
 pub(crate) fn counts(plan: &Plan, experts: bool) -> Vec<u32> {
+    if plan.shares.are_equal() {
+        return vec![plan.microbatches];
+    }
     let turns = turns(&crate::layout::layout(plan), experts, &plan.schedule);
     let mut counts = turns.iter().map(|turn| turn.rounds).collect::<Vec<_>>();
     counts.sort_unstable();
@@ -86,6 +92,30 @@ pub(crate) fn companies(layout: &Layout, experts: bool) -> Vec<Vec<Level>> {
         counts.iter().map(|count| level(*count)).collect()
     };
     found.into_iter().map(levels).collect()
+}
+
+/// So many microbatches in shares that are to each other as the weights are, at least one each; what rounding leaves goes to
+/// the largest remainders (Hamilton's method), of equal ones to the first. `None` if there are fewer microbatches than
+/// replicas, or a weight is not positive.
+pub(crate) fn apportion(microbatches: u32, weights: &[f64]) -> Option<Vec<u32>> {
+    let sum = weights.iter().sum::<f64>();
+    let sound = weights.iter().all(|weight| *weight > 0.0) && sum.is_finite();
+    let spare = microbatches.checked_sub(u32::try_from(weights.len()).ok()?).filter(|_| sound)?;
+    let exact = weights.iter().map(|weight| f64::from(microbatches) * weight / sum);
+    // Whoever would have less than one has one; the rest is divided among the others.
+    let wanted = exact.map(|exact| (exact - 1.0).max(0.0)).collect::<Vec<_>>();
+    let total = wanted.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let parts = wanted.iter().map(|part| f64::from(spare) * part / total).collect::<Vec<_>>();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32, rounded down")]
+    let mut counts = parts.iter().map(|part| 1 + *part as u32).collect::<Vec<_>>();
+    let mut order = (0..counts.len()).collect::<Vec<_>>();
+    let remainder = |at: usize| parts[at] - f64::from(counts[at] - 1);
+    order.sort_by(|a, b| remainder(*b).total_cmp(&remainder(*a)));
+    let left = microbatches.saturating_sub(counts.iter().sum()) as usize;
+    for at in order.iter().cycle().take(left) {
+        counts[*at] += 1;
+    }
+    Some(counts)
 }
 
 /// A plan of equal shares as a replica of a plan with unequal ones has it: so many microbatches.
