@@ -147,6 +147,7 @@ fn whole(model: Model) -> Case {
         stages: vec![StagePlan { layers: vec![model.layers], recompute: Recompute::None, recompute_layers: None }],
         microbatch_size: 2,
         microbatches: 4,
+        shares: ir::Shares::EQUAL,
         schedule: Schedule::OneForwardOneBackward,
         zero: ZeroStage::Zero0,
         overlap_gradients: false,

@@ -102,6 +102,7 @@ impl Case {
             }],
             microbatch_size: self.workload.global_batch,
             microbatches: 1,
+            shares: ir::Shares::EQUAL,
             schedule: Schedule::GPipe,
             zero: ZeroStage::Zero0,
             overlap_gradients: false,
@@ -275,6 +276,7 @@ fn plan(dice: &mut Dice, degrees: Degrees, model: &Model, microbatches: u32, mic
         stages,
         microbatch_size,
         microbatches,
+        shares: ir::Shares::EQUAL,
         zero: dice.pick(&[ZeroStage::Zero0, ZeroStage::Zero1]),
         overlap_gradients: dice.chance(50),
         collective: dice.pick(&[

@@ -34,6 +34,7 @@ fn pipeline(p: u32, v: u32, m: u32, schedule: Schedule) -> Case {
         ],
         microbatch_size: 1,
         microbatches: m,
+        shares: ir::Shares::EQUAL,
         schedule,
         zero: ZeroStage::Zero0,
         overlap_gradients: false,

@@ -23,6 +23,7 @@ pub mod prediction;
 pub mod problem;
 pub mod program;
 pub mod quantity;
+mod shares;
 #[cfg(test)]
 mod testing;
 pub mod timeline;
@@ -49,6 +50,7 @@ pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory}
 pub use problem::{Problem, SourceSpan};
 pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
+pub use shares::Shares;
 pub use timeline::{Lane, Span, Timeline};
 pub use verify::VerifiedProgram;
 pub use workload::{AdamW, AttentionKernel, GradientFormat, LogitCopies, Precision, Recipe, Workload};

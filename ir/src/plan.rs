@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
 use crate::named::named;
-use crate::{DeviceId, Rank};
+use crate::{DeviceId, Rank, Shares};
 
 /// A parallel dimension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -354,8 +354,11 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// Sequences of one microbatch on one replica.
     pub microbatch_size: u32,
-    /// Microbatches of one iteration on each replica.
+    /// Microbatches of one iteration on each replica; where replicas take unequal shares, the most that one takes.
     pub microbatches: u32,
+    /// Microbatches of each replica, where they are not equally many.
+    #[serde(default, skip_serializing_if = "Shares::are_equal")]
+    pub shares: Shares,
     /// Order of passes.
     pub schedule: Schedule,
     /// Sharding of training state over replicas.
@@ -395,6 +398,50 @@ impl Plan {
     #[must_use]
     pub const fn replicas(&self) -> u32 {
         self.data * self.mesh.context
+    }
+    /// Microbatches of a replica in an iteration.
+    ///
+    /// # Panics
+    /// If there is no such replica.
+    #[must_use]
+    pub fn share(&self, replica: u32) -> u32 {
+        self.shares.share(replica, self.microbatches)
+    }
+    /// The same plan with so many microbatches on each replica.
+    ///
+    /// # Panics
+    /// If there is no replica.
+    #[must_use]
+    pub fn with_shares(self, counts: Vec<u32>) -> Self {
+        let (microbatches, shares) = Shares::of(counts);
+        Self { microbatches, shares, ..self }
+    }
+    /// The same plan with so many times the microbatches on each replica.
+    #[must_use]
+    pub fn times_microbatches(self, factor: u32) -> Self {
+        let counts = match self.shares.counts() {
+            [] => vec![self.microbatches],
+            counts => counts.to_vec(),
+        };
+        self.with_shares(counts.into_iter().map(|count| count.saturating_mul(factor)).collect())
+    }
+    /// The same plan with half the microbatches on each replica; `None` if one has an odd number.
+    #[must_use]
+    pub fn half_microbatches(self) -> Option<Self> {
+        let counts = match self.shares.counts() {
+            [] => vec![self.microbatches],
+            counts => counts.to_vec(),
+        };
+        let even = counts.iter().all(|count| count.is_multiple_of(2));
+        even.then(|| self.with_shares(counts.into_iter().map(|count| count / 2).collect()))
+    }
+    /// The same plan with twice the replicas, each beside its like.
+    #[must_use]
+    pub fn twice_replicas(self) -> Self {
+        let data = self.data * 2;
+        let counts = self.shares.counts().iter().flat_map(|count| [*count; 2]).collect::<Vec<_>>();
+        let plan = Self { data, ..self };
+        if counts.is_empty() { plan } else { plan.with_shares(counts) }
     }
     /// The rank at a pipeline position, replica (data and context index together) and tensor index.
     #[must_use]

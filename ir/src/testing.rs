@@ -121,6 +121,7 @@ pub(crate) fn program(data: u32, tensor: u32, microbatches: u32) -> Program {
             sequence_parallel: false,
             microbatch_size: 1,
             microbatches,
+            shares: crate::Shares::EQUAL,
             zero: ZeroStage::Zero0,
             collective: CollectiveAlgorithm::Automatic,
             mesh: crate::Mesh::default(),

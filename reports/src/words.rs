@@ -180,11 +180,14 @@ pub fn division(program: &Program) -> String {
     if layout.zero == ZeroStage::Zero1 {
         text.push_str(", ZeRO-1");
     }
+    let (shares, on) = if layout.shares.are_equal() {
+        (plural(u64::from(layout.microbatches), "microbatch", "microbatches"), "on each replica")
+    } else {
+        (format!("{} microbatches", layout.shares), "on the replicas")
+    };
     text.push_str(&format!(
-        "; {} of {} \u{d7} {} tokens on each replica",
-        plural(u64::from(layout.microbatches), "microbatch", "microbatches"),
-        layout.microbatch_size,
-        program.workload.sequence_length
+        "; {shares} of {} \u{d7} {} tokens {on}",
+        layout.microbatch_size, program.workload.sequence_length
     ));
     text
 }

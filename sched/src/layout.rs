@@ -16,6 +16,7 @@ pub fn layout(plan: &Plan) -> Layout {
         sequence_parallel: plan.sequence_parallel,
         microbatch_size: plan.microbatch_size,
         microbatches: plan.microbatches,
+        shares: plan.shares.clone(),
         zero: plan.zero,
         collective: plan.collective,
         mesh: plan.mesh,

@@ -12,7 +12,7 @@ pub use runtimes::{Runtime, refused_by};
 use ir::{Cluster, DeviceKindId, Mixer, Model, Plan, Problem, Schedule, Workload};
 
 use crate::layout::chunk_positions;
-use crate::schedules;
+use crate::{schedules, shares};
 
 /// The most microbatches of an iteration on one replica; programs are written out.
 pub const MOST_MICROBATCHES: u32 = 1 << 20;
@@ -28,10 +28,11 @@ pub const MOST_PASSES: u64 = 1 << 26;
 ///   (the vocabulary is padded so that it does);
 /// * the layers of all stages sum to the model's, equally many chunks per stage, and no chunk is empty: a chunk of no
 ///   layers must hold the embedding or the head;
-/// * data x microbatch size x microbatches is the global batch;
+/// * data x microbatch size x microbatches is the global batch, or where replicas take unequal shares, microbatch size x the
+///   sum of their microbatches;
 /// * sequence parallelism needs tensor > 1 and a microbatch whose tokens divide by it;
 /// * the devices of a tensor group are of one kind: they share every pass in lockstep. Unlike replicas are legal: they
-///   have equal shares, and the slowest sets the pace;
+///   take the shares that the plan gives them, and the one that takes longest for its own sets the pace;
 /// * every device supports the precision;
 /// * sequences divide into twice the context degree (by it, where heads are exchanged for tokens; heads then divide by it),
 ///   and layers that carry a state along the sequence exchange heads;
@@ -87,6 +88,10 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
                 .hint("every stage holds equally many chunks"),
             );
         }
+    }
+    if let Some(fault) = plan.shares.fault(plan.data, plan.microbatches) {
+        let one = "one number of at least 1 for each replica, or one number for all of them";
+        problems.push(Problem::new("plan.microbatches", fault).hint(one));
     }
     if plan.microbatches > MOST_MICROBATCHES {
         problems.push(
@@ -207,29 +212,68 @@ fn batch(plan: &Plan, workload: &Workload) -> Vec<Problem> {
         );
         return problems;
     }
-    let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
-    let total = u128::from(step) * u128::from(plan.microbatches);
-    let wanted = u64::from(workload.global_batch);
-    if total == u128::from(wanted) {
-        return problems;
+    let wanted = workload.global_batch;
+    let total = u128::from(plan.microbatch_size) * u128::from(plan.shares.sum(plan.data, plan.microbatches));
+    if total != u128::from(wanted) {
+        problems.push(if plan.shares.are_equal() { equal(plan, wanted, total) } else { unequal(plan, wanted, total) });
     }
+    problems
+}
+
+/// Equal shares of another batch than is wanted.
+fn equal(plan: &Plan, wanted: u32, total: u128) -> Problem {
+    let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
+    let wanted = u64::from(wanted);
     let identity = format!(
         "global_batch {wanted} is not data {} x microbatch_size {} x microbatches {} = {total}",
         plan.data, plan.microbatch_size, plan.microbatches
     );
     let problem = Problem::new("training.global_batch", identity);
-    problems.push(if wanted.is_multiple_of(step) {
-        problem.hint(format!("use {} microbatches", wanted / step))
-    } else {
-        let (below, above) = (wanted / step * step, wanted.div_ceil(step) * step);
-        let batches = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
-        problem.hint(format!(
-            "{wanted} sequences do not divide over data {} x microbatch_size {}: no number of microbatches is right; \
-             a global batch of {batches} does, or another data degree",
-            plan.data, plan.microbatch_size
-        ))
-    });
-    problems
+    if wanted.is_multiple_of(step) {
+        return problem.hint(format!("use {} microbatches", wanted / step));
+    }
+    let (below, above) = (wanted / step * step, wanted.div_ceil(step) * step);
+    let batches = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
+    let unequal = match nearest_shares(plan, wanted) {
+        Some(shares) => format!("; unequal shares do: microbatches = {shares}"),
+        None => String::new(),
+    };
+    problem.hint(format!(
+        "{wanted} sequences do not divide over data {} x microbatch_size {}: no number of microbatches is right; \
+         a global batch of {batches} does, or another data degree{unequal}",
+        plan.data, plan.microbatch_size
+    ))
+}
+
+/// Unequal shares of another batch than is wanted.
+fn unequal(plan: &Plan, wanted: u32, total: u128) -> Problem {
+    let size = u64::from(plan.microbatch_size);
+    let identity =
+        format!("global_batch {wanted} is not microbatch_size {size} x ({}) microbatches = {total}", plan.shares);
+    let problem = Problem::new("training.global_batch", identity);
+    let wanted = u64::from(wanted);
+    match nearest_shares(plan, wanted) {
+        Some(shares) => problem.hint(format!("shares in that proportion: microbatches = {shares}")),
+        None if wanted.is_multiple_of(size) => {
+            let replicas = format!("{} microbatches are fewer than {} replicas", wanted / size, plan.data);
+            problem.hint(format!("{replicas}: smaller microbatches, or fewer replicas"))
+        }
+        None => problem.hint(format!(
+            "{wanted} sequences are no whole number of microbatches of {size}: a global batch of {total} is"
+        )),
+    }
+}
+
+/// The shares nearest to a plan's that sum to a batch, as they are written; `None` if there are none, or too many to read.
+fn nearest_shares(plan: &Plan, wanted: u64) -> Option<String> {
+    const SHOWN: u32 = 16;
+    let size = u64::from(plan.microbatch_size);
+    if plan.data > SHOWN || !wanted.is_multiple_of(size) {
+        return None;
+    }
+    let weights = (0..plan.data).map(|replica| f64::from(plan.share(replica))).collect::<Vec<_>>();
+    let counts = shares::apportion(u32::try_from(wanted / size).ok()?, &weights)?;
+    Some(format!("{counts:?}"))
 }
 
 fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
@@ -266,7 +310,14 @@ fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
 /// The schedule's own rules, and what its placement of chunks allows.
 fn order(plan: &Plan, model: &Model) -> Vec<Problem> {
     let (pipeline, chunks) = (plan.pipeline(), plan.chunks_per_stage());
-    let mut problems = schedules::refusals(&plan.schedule, pipeline, chunks, plan.microbatches);
+    let mut problems = Vec::new();
+    for count in shares::counts(plan, model.variants.experts.is_some()) {
+        for problem in schedules::refusals(&plan.schedule, pipeline, chunks, count) {
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
     if chunks > 1 && pipeline == 1 && !matches!(plan.schedule, Schedule::OneForwardOneBackward) {
         problems.push(
             Problem::new("plan.stages", "several chunks on the only stage").hint("give the one stage a single chunk"),

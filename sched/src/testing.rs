@@ -177,6 +177,7 @@ pub(crate) fn plan(
         stages: balanced_stages(model.layers, pipeline, chunks, Recompute::None),
         microbatch_size: 1,
         microbatches: work.global_batch / data,
+        shares: ir::Shares::EQUAL,
         schedule,
         zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
         overlap_gradients: true,
@@ -273,10 +274,29 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
             1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None }, ..dgx(8) },
             _ => dgx(8),
         };
+        let (before, batch) = (plan.clone(), work.global_batch);
+        share_out(seed, &mut plan, &mut work);
+        if legal(&plan, &model, &work, &cluster).is_empty() {
+            return (plan, model, work, cluster);
+        }
+        (plan, work.global_batch) = (before, batch);
         if legal(&plan, &model, &work, &cluster).is_empty() {
             return (plan, model, work, cluster);
         }
     }
+}
+
+/// Gives some cases of several replicas unequal shares, the batch with them; not always a legal plan.
+pub(crate) fn share_out(seed: u64, plan: &mut Plan, work: &mut Workload) {
+    let rng = &mut random(seed ^ 0x5a4e);
+    if plan.data < 2 || plan.microbatches < 2 || rng.random_bool(0.6) {
+        return;
+    }
+    let most = plan.microbatches;
+    let mut counts = (0..plan.data).map(|_| rng.random_range(1..=most)).collect::<Vec<_>>();
+    counts[rng.random_range(0..plan.data as usize)] = most;
+    *plan = plan.clone().with_shares(counts);
+    work.global_batch = plan.microbatch_size * u32::try_from(plan.shares.sum(plan.data, most)).unwrap();
 }
 
 /// Changes a random case into one with axes, sharding and overlap drawn at random; not always a legal one.

@@ -234,7 +234,13 @@ fn hold(keys: &PlanKeys, plan: &Plan, global_batch: u32) -> Plan {
     plan.microbatch_size = keys.microbatch_size.unwrap_or(plan.microbatch_size);
     let step = u64::from(plan.data) * u64::from(plan.microbatch_size);
     let microbatches = u32::try_from(u64::from(global_batch) / step.max(1)).unwrap_or(1).max(1);
-    plan.microbatches = keys.microbatches.unwrap_or(microbatches);
+    plan = match keys.microbatches.as_deref() {
+        // Shares that the policy found are of its own degrees and batch.
+        None if !plan.shares.are_equal() && plan.shares.counts().len() == plan.data as usize => plan,
+        None => plan.with_shares(vec![microbatches]),
+        // How many there should be, legality says.
+        Some(counts) => plan.with_shares(counts.to_vec()),
+    };
     plan.sequence_parallel = keys.sequence_parallel.unwrap_or(plan.sequence_parallel);
     if let Some(schedule) = &keys.schedule {
         plan.schedule = Schedule::clone(schedule);

@@ -16,7 +16,11 @@ pub fn plan(plan: &Plan) -> String {
         parts.push("sequence parallel".to_owned());
     }
     parts.push(schedule(plan));
-    parts.push(format!("{} microbatches of {}", plan.microbatches, plan.microbatch_size));
+    parts.push(if plan.shares.are_equal() {
+        format!("{} microbatches of {}", plan.microbatches, plan.microbatch_size)
+    } else {
+        format!("{} microbatches of {}", plan.shares, plan.microbatch_size)
+    });
     let layers: Vec<u32> = plan.stages.iter().map(|s| s.layers.iter().sum()).collect();
     if layers.iter().any(|n| *n != layers[0]) {
         parts.push(format!("layers {layers:?}"));

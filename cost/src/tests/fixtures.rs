@@ -125,6 +125,7 @@ pub(crate) fn layout(tensor: u32, sequence_parallel: bool, microbatch_size: u32)
         sequence_parallel,
         microbatch_size,
         microbatches: 1,
+        shares: ir::Shares::EQUAL,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
         mesh: ir::Mesh::default(),

@@ -156,6 +156,7 @@ fn program(ranks: u32) -> Program {
         sequence_parallel: false,
         microbatch_size: 1,
         microbatches: 1,
+        shares: ir::Shares::EQUAL,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
         mesh: ir::Mesh::default(),

@@ -345,15 +345,16 @@ fn process_problem(program: &Program, processes: &Processes) -> Option<Problem> 
 /// Index of a rank's replica and in its tensor group.
 fn place(program: &Program, rank: Rank) -> (u32, u32) {
     let layout = &program.layout;
-    (rank.raw() / (layout.mesh.context * layout.tensor) % layout.data, rank.raw() % layout.tensor)
+    (layout.replica_of(rank), rank.raw() % layout.tensor)
 }
 
-/// The sequences of a microbatch: replica `r` takes the `r`-th of equal contiguous parts of the global batch, and
-/// its microbatches the parts of that in order.
+/// The sequences of a microbatch: replicas take contiguous parts of the global batch in order, each as much as its share,
+/// and their microbatches the parts of that in order.
 fn batch(program: &Program, dataset: &Dataset, rank: Rank, iteration: u64, microbatch: MicrobatchId) -> Batch {
     let layout = &program.layout;
     let (replica, _) = place(program, rank);
-    let first = (replica * layout.microbatches + microbatch.raw()) * layout.microbatch_size;
+    let before = u32::try_from(layout.microbatches_before(replica)).expect("a batch of fewer sequences than u32");
+    let first = (before + microbatch.raw()) * layout.microbatch_size;
     let mut batch = Batch::default();
     for index in first..first + layout.microbatch_size {
         dataset.sample(iteration, program.workload.global_batch, index, &mut batch.0, &mut batch.1);

@@ -228,7 +228,7 @@ impl Home {
         iteration: u64,
         count: u64,
     ) -> Option<Report> {
-        prepare(worker, &self.program, iteration, |microbatch| feed(rank, iteration, microbatch));
+        prepare(worker, (&self.program, rank), iteration, |microbatch| feed(rank, iteration, microbatch));
         let context = Context {
             rank,
             program: &self.program,
@@ -298,12 +298,13 @@ impl Home {
 /// What a rank does before the clock of an iteration starts.
 pub(super) fn prepare<W: Worker>(
     worker: &mut W,
-    program: &Program,
+    (program, rank): (&Program, Rank),
     iteration: u64,
     mut feed: impl FnMut(MicrobatchId) -> Batch,
 ) {
     worker.begin_iteration(iteration);
-    for microbatch in (0..program.layout.microbatches).map(MicrobatchId::new) {
+    let share = program.layout.share(program.layout.replica_of(rank));
+    for microbatch in (0..share).map(MicrobatchId::new) {
         let (tokens, targets) = feed(microbatch);
         worker.feed(microbatch, &tokens, &targets);
     }

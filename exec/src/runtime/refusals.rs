@@ -69,11 +69,16 @@ fn workload(program: &Program) -> Vec<Problem> {
 fn division(program: &Program) -> Vec<Problem> {
     let (workload, model, layout) = (&program.workload, &program.model, &program.layout);
     let mut problems = Vec::new();
-    let sequences = u64::from(layout.data) * u64::from(layout.microbatches) * u64::from(layout.microbatch_size);
-    if sequences != u64::from(workload.global_batch) {
+    let sequences = layout.sequences();
+    if sequences != u128::from(workload.global_batch) {
+        let shares = if layout.shares.are_equal() {
+            format!("{} replicas x {} microbatches", layout.data, layout.microbatches)
+        } else {
+            format!("{} microbatches", layout.shares)
+        };
         let message = format!(
-            "{} replicas x {} microbatches x {} sequences are {sequences}, not the global batch of {}",
-            layout.data, layout.microbatches, layout.microbatch_size, workload.global_batch
+            "{shares} x {} sequences are {sequences}, not the global batch of {}",
+            layout.microbatch_size, workload.global_batch
         );
         problems.push(Problem::new("plan.microbatches", message));
     }

@@ -94,8 +94,7 @@ impl RankState {
             routes: Routes {
                 routing: &self.routing,
                 iteration: self.iteration,
-                first_sequence: (self.dims.data_index * self.dims.microbatches + microbatch.index())
-                    * size(layout.microbatch_size),
+                first_sequence: (self.dims.microbatches_before + microbatch.index()) * size(layout.microbatch_size),
             },
             sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
             loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),

@@ -16,7 +16,8 @@ use crate::kernels::rope::RotaryTable;
 pub(super) struct Dimensions {
     /// Pipeline position.
     pub(super) position: u32,
-    pub(super) data_index: usize,
+    /// Microbatches of all replicas before this one.
+    pub(super) microbatches_before: usize,
     /// How sequences are divided over the context group, and what of them is here.
     pub(super) context: Division,
     pub(super) tensor: usize,
@@ -26,6 +27,7 @@ pub(super) struct Dimensions {
     /// Whether optimizer state lies in host memory.
     pub(super) offloads_optimizer: bool,
     pub(super) formats: Formats,
+    /// Those of this replica in an iteration.
     pub(super) microbatches: usize,
     /// Sequences of a microbatch.
     pub(super) sequences: usize,
@@ -92,13 +94,14 @@ impl Dimensions {
         let valid = size(model.vocabulary).saturating_sub(first).min(columns);
         Self {
             position: rank.raw() / layout.per_position(),
-            data_index: size(replica / layout.mesh.context),
+            microbatches_before: usize::try_from(layout.microbatches_before(layout.replica_of(rank)))
+                .expect("a batch within memory"),
             tensor: degree,
             tensor_index: size(tensor_index),
             sequence_parallel,
             offloads_optimizer: layout.sharing.offload_optimizer,
             formats: Formats::of(program, layout.shard()),
-            microbatches: size(layout.microbatches),
+            microbatches: size(layout.share(layout.replica_of(rank))),
             sequences,
             tokens,
             rows: if sequence_parallel { tokens / degree } else { tokens },

@@ -174,6 +174,14 @@ impl Parameters {
         joined
     }
 
+    /// What a microbatch that this replica does not have adds to the gradients of a part.
+    pub(super) fn nothing_to_scatter<'a>(&self, unit: u32, joined: &'a mut Vec<f32>) -> &'a [f32] {
+        let pieces = self.within(self.parts.scattered(unit));
+        joined.clear();
+        joined.resize(pieces.iter().map(|piece| self.segments[piece.segment].length).sum(), 0.0);
+        joined
+    }
+
     /// Adds this rank's part of the sum of a part's gradients, and gives up the whole ones.
     pub(super) fn take_scattered(&mut self, unit: u32, formats: Formats, pool: &mut Pool, result: &[f32]) {
         let mut rest = result;

@@ -80,8 +80,12 @@ impl RankState {
                 let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
                 parameters.part_weights((pass, unit), formats, joined)
             }
-            Payload::UnitGradients { unit, .. } => {
+            Payload::UnitGradients { unit, microbatch, .. } => {
+                let others = self.is_others(microbatch);
                 let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
+                if others {
+                    return parameters.nothing_to_scatter(unit, joined);
+                }
                 parameters.gradients_to_scatter(Some(unit), formats, joined)
             }
             Payload::ReplicatedGradients => {
@@ -125,6 +129,7 @@ impl RankState {
             Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
                 self.over_replicas(payload).parameters.take_stepped(result);
             }
+            Payload::UnitParameters { microbatch, .. } if self.is_others(microbatch) => {}
             Payload::UnitParameters { unit, pass, .. } => {
                 let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
                 parameters.take_part((pass, unit), formats, pool, result);
@@ -266,6 +271,11 @@ impl RankState {
         };
         let formats = parameters.formats;
         OverReplicas { rank, formats, parameters, pool: &mut self.pool, joined: &mut self.joined }
+    }
+
+    /// Whether a microbatch is one that only other replicas have: this one takes part in what they gather and reduce.
+    fn is_others(&self, microbatch: MicrobatchId) -> bool {
+        microbatch.index() >= self.dims.microbatches
     }
 
     fn site(&self, payload: Payload) -> Site {

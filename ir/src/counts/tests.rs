@@ -38,6 +38,7 @@ fn layout(tensor: u32, sequence_parallel: bool) -> Layout {
         sequence_parallel,
         microbatch_size: 2,
         microbatches: 1,
+        shares: crate::Shares::EQUAL,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
         mesh: Mesh::default(),

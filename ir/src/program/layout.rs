@@ -1,6 +1,6 @@
 //! How a program divides its model.
 
-use crate::{CollectiveAlgorithm, Mesh, Sharing, ZeroStage};
+use crate::{CollectiveAlgorithm, Mesh, Shares, Sharing, ZeroStage};
 
 /// Sizes and switches of the division that ops refer to.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -16,8 +16,11 @@ pub struct Layout {
     pub sequence_parallel: bool,
     /// Sequences of one microbatch on one replica.
     pub microbatch_size: u32,
-    /// Microbatches of one iteration on each replica.
+    /// Microbatches of one iteration on each replica; where replicas take unequal shares, the most that one takes.
     pub microbatches: u32,
+    /// Microbatches of each replica, where they are not equally many.
+    #[serde(default, skip_serializing_if = "Shares::are_equal")]
+    pub shares: Shares,
     /// Sharding over replicas.
     pub zero: ZeroStage,
     /// Algorithm of the gradient collectives.

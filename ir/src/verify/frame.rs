@@ -32,6 +32,9 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
     if layout.microbatches > MOST_MICROBATCHES {
         faults.add("layout.microbatches", format!("{} is over {MOST_MICROBATCHES}", layout.microbatches));
     }
+    if let Some(fault) = layout.shares.fault(layout.data, layout.microbatches) {
+        faults.add("layout.shares", fault);
+    }
     let degrees = [layout.data, layout.mesh.context, layout.tensor, layout.pipeline];
     let world = degrees.iter().try_fold(1u64, |world, d| world.checked_mul(u64::from(*d))).unwrap_or(u64::MAX);
     if world > MOST_RANKS {

@@ -30,9 +30,13 @@ fn steps(role: &Role) -> bool {
 /// The replicas' microbatches are the global batch, so that the loss is the mean over it.
 fn batch(faults: &mut Faults<'_>) {
     let (layout, wanted) = (&faults.program.layout, u64::from(faults.program.workload.global_batch));
-    let sequences = u128::from(layout.data) * u128::from(layout.microbatch_size) * u128::from(layout.microbatches);
+    let sequences = layout.sequences();
     if sequences != u128::from(wanted) && faults.program.roles.iter().any(steps) {
-        let parts = format!("{} x {} x {}", layout.data, layout.microbatch_size, layout.microbatches);
+        let parts = if layout.shares.are_equal() {
+            format!("{} x {} x {}", layout.data, layout.microbatch_size, layout.microbatches)
+        } else {
+            format!("{} x ({})", layout.microbatch_size, layout.shares)
+        };
         faults.add(
             "workload.global_batch",
             format!("is {wanted}, but replicas x microbatch size x microbatches are {parts} = {sequences} sequences"),
@@ -40,10 +44,28 @@ fn batch(faults: &mut Faults<'_>) {
     }
 }
 
+/// Microbatches of each rank of a role; `None` if its ranks are of replicas with unequal shares.
+fn share(faults: &mut Faults<'_>, id: RoleId) -> Option<u32> {
+    let (layout, ranks) = (&faults.program.layout, &faults.program.roles[id.index()].ranks);
+    let of = |rank| layout.share(layout.replica_of(rank));
+    let (first, share) = (ranks.first(), of(ranks.first()));
+    let other = if layout.shares.are_equal() { None } else { ranks.iter().find(|rank| of(*rank) != share) };
+    let Some(other) = other else { return Some(share) };
+    let message = format!(
+        "rank {} has {share} microbatches and rank {} has {}, so they cannot share a role",
+        first.raw(),
+        other.raw(),
+        of(other)
+    );
+    faults.add(id.to_string(), message);
+    None
+}
+
 fn check_role(faults: &mut Faults<'_>, id: RoleId) {
     let program = faults.program;
     let role = &program.roles[id.index()];
-    let microbatches = program.layout.microbatches as usize;
+    let Some(share) = share(faults, id) else { return };
+    let microbatches = share as usize;
     // Where the progress of each chunk of this position begins in the table.
     let mut held = 0;
     let first: Vec<usize> = program
@@ -63,6 +85,11 @@ fn check_role(faults: &mut Faults<'_>, id: RoleId) {
     for (index, instruction) in role.instructions().iter().enumerate() {
         if let Op::Compute { pass, chunk, units, microbatch } = instruction.op {
             let all = program.chunk(chunk).units();
+            if microbatch.raw() >= share {
+                let message = format!("its replicas have {share} microbatches, and {microbatch} is none of them");
+                faults.order(id, InstructionId::at(index), message);
+                continue;
+            }
             let progress = &mut table[first[chunk.index()] + microbatch.index()];
             if let Err(message) = advance(progress, pass, units, all) {
                 faults.order(id, InstructionId::at(index), message);
@@ -73,7 +100,7 @@ fn check_role(faults: &mut Faults<'_>, id: RoleId) {
         return;
     }
     for (chunk, one) in program.chunks.iter().enumerate().filter(|(_, one)| one.stage == role.stage) {
-        for microbatch in 0..program.layout.microbatches {
+        for microbatch in 0..share {
             let Progress { forward, input, weight } = table[first[chunk] + microbatch as usize];
             let missing = match (forward == one.units(), input == 0, weight == 0) {
                 (true, true, true) => continue,

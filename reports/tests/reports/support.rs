@@ -74,6 +74,7 @@ pub(crate) fn program(p: Pipeline) -> Program {
         sequence_parallel: false,
         microbatch_size: 1,
         microbatches: p.microbatches,
+        shares: ir::Shares::EQUAL,
         zero: ZeroStage::Zero0,
         collective: CollectiveAlgorithm::Automatic,
         mesh: ir::Mesh::default(),

@@ -8,6 +8,8 @@
 //! Memory is the walk over the position's passes, as in the program; of boundary activations it counts two of each
 //! direction received and one sent, where the program's count depends on times.
 
+use std::borrow::Cow;
+
 use cost::CostModel;
 use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
@@ -18,19 +20,19 @@ use ir::{
 use rustc_hash::FxHashMap;
 
 use super::Evaluator;
+use super::company::{Passes, Ran, is_runnable};
 use super::divided;
 use super::inflight::{Context, contexts};
-use super::peak::View;
+use super::peak::{Sizes, View};
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
 use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
 use super::relief::Relief;
 use super::shared::Shared;
-use super::spent::Spent;
 use super::tail::tail;
 use crate::layout::chunks;
 use crate::lowering::Reductions;
-use crate::passes::ACTIONS;
 use crate::schedules::{self, CellTimes, Order, dry_runs, group_size};
+use crate::shares::alone;
 use crate::vocabulary::Event;
 
 /// The closed-form evaluator. Plans of equal degrees and placement share prices, so that all but the first of them take
@@ -179,35 +181,8 @@ impl<'a> ClosedForm<'a> {
         }
     }
 
-    /// What the time up to the end of a position's passes is spent on: its passes, and waiting. What waiting there would
-    /// be without messages is the bubble, what messages and parameters gathered ahead add is theirs.
-    fn before(
-        &self,
-        plan: &Plan,
-        chunks: &[Chunk],
-        costs: &[ChunkCost],
-        (ends, without, work): (&Ends, &Without, u64),
-        position: usize,
-    ) -> Spent {
-        let mut spent = Spent::default();
-        let end = ends.row[position];
-        // Relieved of waiting, ends are shorter than what passes would come to.
-        let gathered = without.gathers[position].min(end);
-        let sent = without.messages[position].min(gathered);
-        spent.add(Activity::Data, end - gathered);
-        spent.add(Activity::Pipeline, gathered - sent);
-        spent.add(Activity::Bubble, sent - work);
-        let run = |action: Action, chunk: usize| u64::from(self.runs(plan, action, chunk));
-        for (number, cost) in costs.iter().enumerate().filter(|(number, _)| chunks[*number].stage.index() == position) {
-            for action in ACTIONS {
-                spent.add_times(&cost.passes[action as usize].spent, run(action, number));
-            }
-        }
-        spent
-    }
-
     /// How often a pass of a chunk runs.
-    fn runs(&self, plan: &Plan, action: Action, chunk: usize) -> u32 {
+    pub(super) fn runs(plan: &Plan, action: Action, chunk: usize) -> u32 {
         if chunk >= (plan.pipeline() * plan.chunks_per_stage()) as usize {
             // A slice of the vocabulary, whose four passes stand in place of actions.
             return plan.microbatches;
@@ -228,16 +203,96 @@ impl<'a> ClosedForm<'a> {
         }
     }
 
-    /// Peak memory of each position.
-    fn memory(
+    /// Prices and sizes of some replicas of a plan; of none named, of all.
+    fn prepare(&mut self, plan: &Plan, replicas: &[u32]) -> (&mut Shared, &mut Prepared) {
+        let (world, shared) = (self.world, &mut self.shared);
+        let key = Key::of(plan, replicas);
+        let prepared = self.prepared.entry(key).or_insert_with(|| Prepared::new(shared, world, plan, replicas));
+        (&mut self.shared, prepared)
+    }
+
+    /// How the passes of some replicas of `whole` go, of none named of all, that have the microbatches of `plan`.
+    pub(super) fn passes<'p>(
+        &mut self,
+        plan: Cow<'p, Plan>,
+        (whole, replicas): (&Plan, &[u32]),
+        reductions: &Reductions<'_>,
+        chunks: &[Chunk],
+    ) -> Result<Passes<'p>, Problem> {
+        let world = self.world;
+        let layers = crate::vocabulary::layers_of(chunks, plan.sharing.vocabulary, plan.pipeline()).len();
+        let (shared, prepared) = self.prepare(whole, replicas);
+        let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
+        world.relief.balance(&mut costs[..layers]);
+        let (mut times, mut basis) = cell_times(world, &plan, prepared, &chunks[..layers], &costs);
+        if let Some(reason) = too_long(&times, plan.microbatches) {
+            return Err(reason);
+        }
+        let mut events = Vec::new();
+        let (mut ends, work, without) = if plan.sharing.vocabulary.is_ends() {
+            ahead(world, &plan, (shared, prepared), reductions, chunks, &costs, (&mut times, &mut basis));
+            self.pace(&plan, chunks, &times)
+        } else {
+            events = divided::events(world, prepared, &plan, chunks);
+            let times = divided::times(world, &plan, (shared, prepared), &costs);
+            basis = times.1;
+            divided::pace(world, &plan, &events, &times.0)
+        };
+        world.relief.ends(&mut ends, &work, chunks);
+        let of_layers = passes_run(&plan)
+            .iter()
+            .flat_map(|action| costs[..layers].iter().map(|cost| cost.passes[*action as usize].basis));
+        let of_slices = costs[layers..].iter().flat_map(|cost| cost.passes.map(|pass| pass.basis));
+        for each in of_layers.chain(of_slices) {
+            for (sum, time) in basis.iter_mut().zip(each) {
+                *sum += time * u64::from(plan.microbatches);
+            }
+        }
+        Ok(Passes { ends, work, without, basis, events, ran: vec![Ran { costs, plan, less: None }], replicas: 1 })
+    }
+
+    /// Peak memory of each position: of replicas with unequal shares the one with the least left.
+    fn memory(&mut self, plan: &Plan, chunks: &[Chunk], costs: &[ChunkCost], events: &[Event]) -> Vec<StageMemory> {
+        let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
+        if plan.shares.are_equal() {
+            return self.memory_of(plan, (plan, &[]), chunks, sizes, events);
+        }
+        let mut worst: Vec<StageMemory> = Vec::new();
+        let left = |stage: &StageMemory| i128::from(stage.capacity.get()) - i128::from(stage.peak.get());
+        for (replicas, held) in shares(plan) {
+            let events = self.events(&held, (plan, &replicas), chunks);
+            let found = self.memory_of(&held, (plan, &replicas), chunks, sizes, &events);
+            if worst.is_empty() {
+                worst = found;
+                continue;
+            }
+            for (worst, stage) in worst.iter_mut().zip(found) {
+                if left(&stage) < left(worst) {
+                    *worst = stage;
+                }
+            }
+        }
+        worst
+    }
+
+    fn events(&mut self, plan: &Plan, (whole, replicas): (&Plan, &[u32]), chunks: &[Chunk]) -> Vec<Event> {
+        if plan.sharing.vocabulary.is_ends() {
+            return Vec::new();
+        }
+        let world = self.world;
+        divided::events(world, self.prepare(whole, replicas).1, plan, chunks)
+    }
+
+    fn memory_of(
         &mut self,
         plan: &Plan,
-        key: &Key,
-        (chunks, events): (&[Chunk], &[Event]),
-        costs: &[ChunkCost],
+        (whole, replicas): (&Plan, &[u32]),
+        chunks: &[Chunk],
+        sizes: &[Sizes],
+        events: &[Event],
     ) -> Vec<StageMemory> {
-        let prepared = &self.prepared[key];
-        let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
+        self.prepare(whole, replicas);
+        let prepared = &self.prepared[&Key::of(whole, replicas)];
         let view = View { world: self.world, prepared, chunks, sizes };
         if !events.is_empty() {
             return divided::memory(&view, plan, events);
@@ -245,6 +300,37 @@ impl<'a> ClosedForm<'a> {
         let held = held_of(&mut self.held, plan);
         (0u32..).zip(held.iter()).map(|(position, contexts)| view.stage(position, contexts)).collect()
     }
+
+    /// How far the worst position of some replicas is over its memory.
+    fn excess_of(&mut self, plan: &Plan, (whole, replicas): (&Plan, &[u32]), chunks: &[Chunk]) -> Option<f64> {
+        let world = self.world;
+        let events = self.events(plan, (whole, replicas), chunks);
+        let (shared, prepared) = self.prepare(whole, replicas);
+        let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
+        let prepared = &self.prepared[&Key::of(whole, replicas)];
+        let view = View { world, prepared, chunks, sizes };
+        if !events.is_empty() {
+            let excess = |stage: &StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64 - 1.0;
+            let worst = divided::memory(&view, plan, &events).iter().map(excess).fold(0.0, f64::max);
+            return (worst > 0.0).then_some(worst);
+        }
+        view.excess(held_of(&mut self.held, plan))
+    }
+}
+
+/// Replicas of unequal shares by what they take: which they are, and the plan with as many microbatches in flight as they
+/// hold; where the schedule does not exist for so few, those of the one that has the most.
+fn shares(plan: &Plan) -> Vec<(Vec<u32>, Plan)> {
+    let mut found: Vec<(u32, Vec<u32>)> = Vec::new();
+    for replica in 0..plan.data {
+        let share = plan.share(replica);
+        match found.iter_mut().find(|(other, _)| *other == share) {
+            Some((_, replicas)) => replicas.push(replica),
+            None => found.push((share, vec![replica])),
+        }
+    }
+    let held = |share: u32| alone(plan, if is_runnable(plan, share) { share } else { plan.microbatches });
+    found.into_iter().map(|(share, replicas)| (replicas, held(share))).collect()
 }
 
 impl Evaluator for ClosedForm<'_> {
@@ -258,18 +344,13 @@ impl Evaluator for ClosedForm<'_> {
             return None;
         }
         self.make_room();
-        let shared = &mut self.shared;
-        let prepared = self.prepared.entry(Key::of(plan)).or_insert_with(|| Prepared::new(shared, world, plan));
         let chunks = chunks(plan);
-        let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
-        let view = View { world, prepared, chunks: &chunks, sizes };
-        if !plan.sharing.vocabulary.is_ends() {
-            let events = divided::events(world, prepared, plan, &chunks);
-            let excess = |stage: &StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64 - 1.0;
-            let worst = divided::memory(&view, plan, &events).iter().map(excess).fold(0.0, f64::max);
-            return (worst > 0.0).then_some(worst);
+        if plan.shares.are_equal() {
+            return self.excess_of(plan, (plan, &[]), &chunks);
         }
-        view.excess(held_of(&mut self.held, plan))
+        let each =
+            shares(plan).into_iter().filter_map(|(replicas, held)| self.excess_of(&held, (plan, &replicas), &chunks));
+        each.reduce(f64::max)
     }
 
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {
@@ -278,48 +359,24 @@ impl Evaluator for ClosedForm<'_> {
         if !reasons.is_empty() {
             return Err(Infeasible { reasons, nearest: Vec::new() });
         }
-        let key = Key::of(plan);
         self.make_room();
-        let shared = &mut self.shared;
-        let prepared = self.prepared.entry(key.clone()).or_insert_with(|| Prepared::new(shared, world, plan));
         let chunks = chunks(plan);
-        let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
-        let layers = crate::vocabulary::layers_of(&chunks, plan.sharing.vocabulary, plan.pipeline()).len();
-        world.relief.balance(&mut costs[..layers]);
-        let layout = prepared.layout.clone();
+        let layout = crate::layout::layout(plan);
         let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
-        let (mut times, mut basis) = cell_times(world, plan, prepared, &chunks[..layers], &costs);
-        if let Some(reason) = too_long(&times, plan.microbatches) {
-            return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() });
-        }
-        let mut events = Vec::new();
-        let (mut ends, work, without) = if plan.sharing.vocabulary.is_ends() {
-            ahead(world, plan, (shared, prepared), &reductions, &chunks, &costs, (&mut times, &mut basis));
-            self.pace(plan, &chunks, &times)
-        } else {
-            events = divided::events(world, prepared, plan, &chunks);
-            let times = divided::times(world, plan, (shared, prepared), &costs);
-            basis = times.1;
-            divided::pace(world, plan, &events, &times.0)
+        let everybody = match self.everybody(plan, &reductions, &chunks) {
+            Ok(everybody) => everybody,
+            Err(reason) => return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() }),
         };
-        world.relief.ends(&mut ends, &work, &chunks);
-        let prepared = self.prepared.get_mut(&key).expect("inserted above");
+        let (costs, ends) = (everybody.costs(), &everybody.ends);
+        let (shared, prepared) = self.prepare(plan, &[]);
         let kinds = prepared.kinds();
-        let tail = tail(world, plan, (&mut self.shared, prepared), &reductions, &chunks, &costs, &ends);
-        let of_layers = passes_run(plan)
-            .iter()
-            .flat_map(|action| costs[..layers].iter().map(|cost| cost.passes[*action as usize].basis));
-        let of_slices = costs[layers..].iter().flat_map(|cost| cost.passes.map(|pass| pass.basis));
-        let per_microbatch = of_layers.chain(of_slices);
-        for each in per_microbatch {
-            for (sum, time) in basis.iter_mut().zip(each) {
-                *sum += time * u64::from(plan.microbatches);
-            }
-        }
+        let tail = tail(world, plan, (shared, prepared), &reductions, &chunks, costs, ends);
+        let last = everybody.last(tail.position);
+        let mut basis = last.basis;
         for (sum, time) in basis.iter_mut().zip(tail.basis) {
             *sum += time;
         }
-        let mut spent = self.before(plan, &chunks, &costs, (&ends, &without, work[tail.position]), tail.position);
+        let mut spent = last.before(&chunks, tail.position);
         spent.add_times(&tail.spent, 1);
         let input = if world.relief.frees(Activity::Stall) { 0 } else { super::input_time(world.workload, &layout) };
         let end = tail.end.max(input);
@@ -329,9 +386,9 @@ impl Evaluator for ClosedForm<'_> {
             iteration,
             interval: None,
             breakdown: spent.breakdown(),
-            bubble_rate: Some(bubble_rate(&ends, &work)),
-            memory: self.memory(plan, &key, (&chunks, &events), &costs),
-            basis: shares(basis),
+            bubble_rate: Some(everybody.bubble_rate()),
+            memory: self.memory(plan, &chunks, costs, everybody.events()),
+            basis: basis_shares(basis),
             at_risk: spent.at_risk(),
         };
         Ok(super::with_interval(world.cost, &kinds, prediction))
@@ -395,14 +452,7 @@ fn too_long(times: &CellTimes, microbatches: u32) -> Option<Problem> {
     cost::too_long(lists.into_iter().flatten().map(|time| (*time, u64::from(microbatches))))
 }
 
-/// `1 - work / longest span`: work is the mean of all positions, a span lasts from a position's first pass to its last.
-fn bubble_rate(ends: &Ends, work: &[u64]) -> f64 {
-    let longest = ends.row.iter().zip(&ends.first_start).map(|(end, start)| end - start).max().unwrap_or(0);
-    let mean = work.iter().sum::<u64>() as f64 / work.len().max(1) as f64;
-    if longest == 0 { 0.0 } else { 1.0 - mean / longest as f64 }
-}
-
-pub(super) fn shares(basis: ByBasis) -> BasisShare {
+pub(super) fn basis_shares(basis: ByBasis) -> BasisShare {
     let total = basis.iter().sum::<u64>().max(1) as f64;
     let [measured, interpolated, analytic, assumed] = basis.map(|time| time as f64 / total);
     BasisShare { measured, interpolated, analytic, assumed }

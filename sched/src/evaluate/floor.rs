@@ -28,6 +28,7 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
 pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDuration> {
     let world = closed.world();
     let explicit = matches!(plan.schedule, Schedule::Explicit(_)) || !plan.sharing.vocabulary.is_ends();
+    let explicit = explicit || !plan.shares.are_equal();
     // Places of ranks are needed to know their kinds.
     let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
     if explicit || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {

@@ -1,6 +1,7 @@
 //! Two evaluators of plans: a closed form in microseconds, and any backend with the program itself.
 
 mod closed_form;
+mod company;
 mod critical;
 mod divided;
 mod floor;

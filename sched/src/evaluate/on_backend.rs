@@ -11,7 +11,7 @@ use ir::{
 };
 
 use super::Evaluator;
-use super::closed_form::shares;
+use super::closed_form::basis_shares;
 use super::critical::{breakdown, last, stalled};
 use super::input_time;
 use super::prepared::{ByBasis, index};
@@ -102,7 +102,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         breakdown: stalled(breakdown(program, timeline), iteration - took),
         bubble_rate: (longest > 0).then(|| 1.0 - mean / longest as f64),
         memory,
-        basis: shares(basis),
+        basis: basis_shares(basis),
         at_risk: at_risk(program, timeline, cost),
     };
     match timeline.clock {

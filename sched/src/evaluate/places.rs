@@ -106,6 +106,9 @@ struct Finder<'a> {
     period: Period,
     /// Ranks of a position.
     wide: u32,
+    /// Replicas whose ranks are meant; none if all are. Ranks of one replica of a position.
+    replicas: &'a [u32],
+    one: u32,
     axes: Vec<(Axis, Family)>,
     /// By axis: places of all positions, each once.
     known: [Vec<GroupPlace>; Axis::ALL.len()],
@@ -115,7 +118,8 @@ struct Finder<'a> {
 }
 
 impl Places {
-    pub(super) fn new(world: World<'_>, plan: &Plan, layout: &Layout) -> Self {
+    /// Of some replicas, in order; of none named, of all.
+    pub(super) fn new(world: World<'_>, plan: &Plan, layout: &Layout, replicas: &[u32]) -> Self {
         let wide = layout.per_position();
         let period = Period::of(world.cost.cluster(), plan);
         let axes = axes::families(layout, world.model.variants.experts.is_some(), None);
@@ -125,12 +129,14 @@ impl Places {
             plan,
             period,
             wide,
+            replicas,
+            one: wide / layout.data,
             classes: vec![vec![NONE; ranks]; axes.len()],
             axes,
             known: std::array::from_fn(|_| Vec::new()),
             members: Vec::new(),
         };
-        let shown = period.shown_with(wide, &finder.axes);
+        let shown = if replicas.is_empty() { period.shown_with(wide, &finder.axes) } else { wide };
         let (mut distinct, mut sets) = (Vec::<Position>::new(), Vec::<Vec<LaneKey>>::new());
         let mut residues = Vec::new();
         let mut positions = Vec::with_capacity(layout.pipeline as usize);
@@ -236,6 +242,9 @@ impl Finder<'_> {
                     let place = self.known[axis as usize][class as usize];
                     distinct(self.world, &mut position.of_axis[axis as usize], place);
                 }
+            }
+            if !self.replicas.is_empty() && self.replicas.binary_search(&(offset / self.one)).is_err() {
+                continue;
             }
             key[Axis::ALL.len()] = kind.raw();
             if !keys.contains(&key) {

@@ -6,8 +6,8 @@ use cost::{Basis, CostModel, GroupPlace, Priced};
 use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
 use ir::program::{BufferKind, Chunk, CollectiveKind, Layout};
 use ir::{
-    Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Rank, Sharing, Workload,
-    ZeroStage,
+    Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Rank, Shares, Sharing,
+    Workload, ZeroStage,
 };
 use rustc_hash::FxHashMap;
 
@@ -31,10 +31,15 @@ pub(super) struct Key {
     overlap: bool,
     runs: Runs,
     placement: Vec<DeviceId>,
+    /// Where shares are unequal: what each replica takes, the most, and which replicas are meant; none if all are.
+    shares: Shares,
+    most: u32,
+    replicas: Vec<u32>,
 }
 
 impl Key {
-    pub(super) fn of(plan: &Plan) -> Self {
+    /// Of some replicas of a plan, of none named of all.
+    pub(super) fn of(plan: &Plan, replicas: &[u32]) -> Self {
         let scattered = match plan.zero {
             ZeroStage::Zero0 | ZeroStage::Zero1 => false,
             ZeroStage::Zero2 | ZeroStage::Zero3 => true,
@@ -50,6 +55,9 @@ impl Key {
             overlap: plan.overlap_gradients && scattered,
             runs: runs(&plan.schedule),
             placement: plan.placement.clone(),
+            most: if plan.shares.are_equal() { 0 } else { plan.microbatches },
+            shares: plan.shares.clone(),
+            replicas: replicas.to_vec(),
         }
     }
 }
@@ -95,6 +103,8 @@ pub(super) struct Prepared {
     pub(super) layout: Layout,
     pub(super) message: Bytes,
     places: Arc<Places>,
+    /// Which replicas are meant; none if all are.
+    replicas: Vec<u32>,
     division: usize,
     /// By position: its ranks as far as passes can tell them apart, by number, and the device with the least memory.
     positions: Vec<(u32, DeviceId)>,
@@ -127,10 +137,11 @@ pub(super) struct World<'a> {
 }
 
 impl Prepared {
-    pub(super) fn new(shared: &mut Shared, world: World<'_>, plan: &Plan) -> Self {
+    /// Of some replicas of a plan, of none named of all.
+    pub(super) fn new(shared: &mut Shared, world: World<'_>, plan: &Plan, replicas: &[u32]) -> Self {
         let layout = crate::layout::layout(plan);
         let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
-        let places = shared.places(world, plan, &layout);
+        let places = shared.places(world, plan, &layout, replicas);
         let wide = layout.per_position();
         let smallest = |position: u32| plan.device(Rank::new(position * wide + places.smallest(position)));
         let position = |position: u32| (shared.set(world, plan.zero, places.lanes(position)), smallest(position));
@@ -140,6 +151,7 @@ impl Prepared {
             division: shared.division(world, plan),
             positions,
             places,
+            replicas: replicas.to_vec(),
             layout,
             chunks: FxHashMap::default(),
             sizes: FxHashMap::default(),
@@ -201,7 +213,10 @@ impl Prepared {
             let cluster = world.cost.cluster();
             // Lanes whose ends and way between them are of one kind have one price.
             let mut seen = Vec::new();
-            let unlike = (0..period.shown(wide)).map(|lane| (end(from, lane), end(to, lane))).filter(|(from, to)| {
+            let (replicas, one) = (&self.replicas, wide / self.layout.data);
+            let shown = if replicas.is_empty() { period.shown(wide) } else { wide };
+            let meant = (0..shown).filter(|lane| replicas.is_empty() || replicas.binary_search(&(lane / one)).is_ok());
+            let unlike = meant.map(|lane| (end(from, lane), end(to, lane))).filter(|(from, to)| {
                 let kinds = [*from, *to].map(|device| {
                     let place = cluster.place(device);
                     (place.node_kind, place.device_kind)

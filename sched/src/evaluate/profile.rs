@@ -21,7 +21,7 @@ impl ClosedForm<'_> {
             return plan.clone();
         }
         let shared = self.shared();
-        let mut prepared = Prepared::new(shared, world, plan);
+        let mut prepared = Prepared::new(shared, world, plan, &[]);
         let chunks = chunks(plan);
         let costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
         let count = u64::from(plan.pipeline());

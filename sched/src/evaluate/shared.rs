@@ -47,6 +47,7 @@ struct PlacesKey {
     /// Whether all positions are a group.
     pipeline: bool,
     placement: Vec<DeviceId>,
+    replicas: Vec<u32>,
 }
 
 /// What tells chunks of one division apart: places of ranks, given stage (where durations are given by stage), first layer
@@ -136,8 +137,8 @@ impl Shared {
         &mut self.exchanges
     }
 
-    /// Where the groups of a plan lie.
-    pub(super) fn places(&mut self, world: World<'_>, plan: &Plan, layout: &Layout) -> Arc<Places> {
+    /// Where the groups of a plan lie that some replicas are in; of none named, all.
+    pub(super) fn places(&mut self, world: World<'_>, plan: &Plan, layout: &Layout, replicas: &[u32]) -> Arc<Places> {
         let key = PlacesKey {
             degrees: [plan.data, plan.tensor, plan.pipeline()],
             mesh: plan.mesh,
@@ -145,8 +146,10 @@ impl Shared {
             shard: plan.sharing.shard,
             pipeline: !plan.sharing.vocabulary.is_ends(),
             placement: plan.placement.clone(),
+            replicas: replicas.to_vec(),
         };
-        Arc::clone(self.places.entry(key).or_insert_with(|| Arc::new(Places::new(world, plan, layout))))
+        let places = || Arc::new(Places::new(world, plan, layout, replicas));
+        Arc::clone(self.places.entry(key).or_insert_with(places))
     }
 
     /// The number of the division of a plan.

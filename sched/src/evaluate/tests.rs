@@ -106,7 +106,7 @@ fn bubbles_have_their_closed_forms() {
 /// On plans whose ranks are alike: equal to a simulation of the program on links that are not shared.
 #[test]
 fn closed_form_equals_the_carried_out_program() {
-    let (mut equal, mut schedules) = (0, [0; 5]);
+    let (mut equal, mut schedules, mut unequal) = (0, [0; 5], 0);
     for seed in 0..1000 {
         let (plan, model, work, cluster) = if seed < 500 { random_case(seed) } else { random_wide_case(seed) };
         let cost = analytic(cluster);
@@ -118,6 +118,20 @@ fn closed_form_equals_the_carried_out_program() {
         assert_eq!(carried.breakdown.total(), carried.iteration, "{say}");
         for (a, b) in closed.memory.iter().zip(&carried.memory) {
             check_memory(a, b, &plan, crate_message_bytes(&plan, &model, &work), &say);
+        }
+        // Of replicas that meet in every pass those that have nothing to do are busy with what others gather.
+        let company = crate::shares::company(&crate::layout::layout(&plan), model.variants.experts.is_some()) > 1;
+        if !plan.shares.are_equal() {
+            let like = one_place(&plan, &model, &work, &cost);
+            unequal += u32::from(like);
+            if like {
+                assert_eq!(closed.iteration, carried.iteration, "{say}");
+            }
+            if like && !company {
+                let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
+                assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
+            }
+            continue;
         }
         if roles != plan.stages.len() {
             continue;
@@ -135,6 +149,15 @@ fn closed_form_equals_the_carried_out_program() {
         assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
     }
     assert!(equal > 400 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
+    assert!(unequal > 60, "{unequal} with unequal shares");
+}
+
+/// Whether replicas are alike but for their shares: the same plan with equal ones has a role for each position.
+fn one_place(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload, cost: &cost::CostModel) -> bool {
+    let equal = crate::shares::alone(plan, plan.microbatches);
+    let batch = equal.data * equal.microbatches * equal.microbatch_size;
+    let work = ir::Workload { global_batch: batch, ..work.clone() };
+    crate::lower(&equal, model, &work, cost.cluster()).unwrap().roles.len() == plan.stages.len()
 }
 
 fn crate_message_bytes(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload) -> Bytes {

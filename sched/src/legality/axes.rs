@@ -137,6 +137,19 @@ fn experts(plan: &Plan, model: &Model) -> Vec<Problem> {
             .hint(hint),
         );
     }
+    if !plan.shares.are_equal() && problems.is_empty() && crate::layout::layout(plan).experts_span_replicas() {
+        problems.push(
+            Problem::new(
+                "plan.microbatches",
+                format!(
+                    "replicas take unequal shares ({}), and in every pass they exchange tokens with each other's experts \
+                     (expert {} x expert_tensor {} over context {} x tensor {})",
+                    plan.shares, mesh.expert, mesh.expert_tensor, mesh.context, plan.tensor
+                ),
+            )
+            .hint("equal shares, or experts divided within a replica: expert x expert_tensor that divides context x tensor"),
+        );
+    }
     problems.extend(expert_widths(plan, &experts));
     if plan.tensor > 1 && !plan.sequence_parallel {
         problems.push(

@@ -34,6 +34,7 @@ pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluste
                         changed.data = data;
                         changed.microbatch_size = size;
                         changed.microbatches = workload.global_batch / step.max(1);
+                        changed.shares = ir::Shares::EQUAL;
                         resplit(&mut changed, model, pipeline, chunks);
                         candidates.extend(variants(plan, changed).map(|c| (distance(plan, &c, model), c)));
                     }

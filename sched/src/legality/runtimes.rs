@@ -43,6 +43,10 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
         let message = format!("it does not divide a vocabulary over stages ({})", plan.sharing.vocabulary.name());
         refuse("plan.sharing.vocabulary", message, "its fork by Yeung et al. 2024 does, or vocabulary = \"ends\"");
     }
+    if !plan.shares.are_equal() {
+        let message = format!("all its replicas take equally many microbatches, not {}", plan.shares);
+        refuse("plan.microbatches", message, "one number for all of them");
+    }
     let recomputes = plan.stages.iter().any(|stage| stage.recompute != Recompute::None);
     match runtime {
         Runtime::Megatron => {

@@ -184,11 +184,16 @@ impl Graph {
         }
     }
 
-    /// What is known of each rank alone: position, device kind, and where each of its groups lies.
+    /// What is known of each rank alone: position, device kind, microbatches, and where each of its groups lies.
     fn first_colours(&self, plan: &Plan, cluster: &Cluster) -> Vec<u64> {
         let wide = (plan.replicas() * plan.tensor) as usize;
+        let one = (plan.mesh.context * plan.tensor) as usize;
+        let share = |rank: usize| plan.share(u32::try_from(rank % wide / one).expect("a replica"));
         let mut colours = (0..self.world)
-            .map(|rank| mix(&[(rank / wide) as u64, u64::from(self.places[rank].device_kind.raw())]))
+            .map(|rank| {
+                let kind = u64::from(self.places[rank].device_kind.raw());
+                mix(&[(rank / wide) as u64, kind, u64::from(share(rank))])
+            })
             .collect::<Vec<_>>();
         for instance in &self.instances {
             let signature = self.signature(instance.family, instance.first, cluster);

@@ -25,9 +25,9 @@ impl Emitter<'_> {
     pub(super) fn events(&mut self) {
         let lowering = self.lowering;
         let slice = ChunkId::at(lowering.layers.len() + self.position as usize);
-        let last = lowering.layout.microbatches - 1;
+        let last = self.course.turn.own - 1;
         let layers = ChunkId::new(self.position);
-        for event in &lowering.events {
+        for event in &self.course.events {
             match *event {
                 Event::Pass { position, .. } if position != self.position => {}
                 Event::Pass { work: work @ (Work::Forward | Work::Backward), microbatch, .. } => {

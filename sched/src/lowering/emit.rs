@@ -7,7 +7,7 @@ use ir::{BufferId, Bytes, ChunkId, GroupId, InstructionId, MicrobatchId, Op, Rol
 use super::divided::Exchanged;
 use super::groups::axis_index;
 use super::template::Step;
-use super::{Lowering, end};
+use super::{Course, Lowering, end};
 use crate::passes::{Copied, Moves, PassOp};
 
 /// What is known of a position's list while it grows.
@@ -15,6 +15,7 @@ use crate::passes::{Copied, Moves, PassOp};
 /// Until the ranks are known, a peer's role is its pipeline position and a group is the index of its axis.
 pub(super) struct Emitter<'a> {
     pub(super) lowering: &'a Lowering<'a>,
+    pub(super) course: &'a Course,
     pub(super) position: u32,
     pub(super) role: Role,
     pub(super) state: end::StateBuffers,
@@ -42,10 +43,11 @@ pub(super) struct Emitter<'a> {
 const NO_BUFFER: BufferId = BufferId::new(u32::MAX);
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(lowering: &'a Lowering<'a>, position: u32) -> Self {
+    pub(super) fn new(lowering: &'a Lowering<'a>, position: u32, course: u32) -> Self {
+        let course = &lowering.courses[course as usize];
         let mut role = Role::new(StageId::new(position), RankSet::default());
         let state = end::StateBuffers::new(lowering, position, &mut role);
-        let microbatches = lowering.layout.microbatches as usize;
+        let microbatches = course.turn.own as usize;
         let held = lowering
             .chunks
             .iter()
@@ -58,6 +60,7 @@ impl<'a> Emitter<'a> {
         let none = vec![None; lowering.chunks.len() * microbatches];
         Self {
             lowering,
+            course,
             position,
             role,
             state,
@@ -76,17 +79,21 @@ impl<'a> Emitter<'a> {
 
     /// The whole list: the row's passes, then the end of the iteration.
     pub(super) fn emit(mut self) -> Role {
-        let lowering = self.lowering;
-        let row = &lowering.grid.rows[self.position as usize];
+        let (lowering, course) = (self.lowering, self.course);
+        let row = &course.grid.rows[self.position as usize];
         let mut left = lowering.last_weight_cells(row);
         self.parameters_ahead();
-        if !lowering.events.is_empty() {
+        if !course.events.is_empty() {
             self.events();
             self.end_of_iteration();
             return self.role;
         }
         for (place, cell) in row.iter().enumerate() {
-            self.pass(*cell);
+            if cell.microbatch.raw() < course.turn.own {
+                self.pass(*cell);
+            } else {
+                self.others_pass(*cell);
+            }
             if left.last() == Some(&place) {
                 left.pop();
                 self.weighted.push(cell.chunk);
@@ -129,6 +136,32 @@ impl<'a> Emitter<'a> {
             self.role.push(op, stream, &made, &[(buffer, Access::Free)]);
         } else if let (Some(exchange), Some(buffer)) = (to_all, sent) {
             self.feed(exchange, cell.microbatch, buffer);
+        }
+    }
+
+    /// A pass of a microbatch that this replica does not have, and replicas have with which it divides parameters or
+    /// gradients: its part in what they gather and reduce. That waits for nobody here; what comes next here waits for it.
+    fn others_pass(&mut self, cell: Cell) {
+        let mut copied = None;
+        for step in self.lowering.templates[cell.chunk.index()].steps(cell.action) {
+            let (kind, bytes) = match step.op {
+                PassOp::HostCopy { what: Copied::Parameters, .. } => {
+                    let op = instruction(cell, step.op);
+                    copied = Some(self.role.push(op, step.op.stream(), &[], &[]));
+                    continue;
+                }
+                PassOp::Collective { moves: Moves::Parameters { .. }, bytes, .. } => (BufferKind::Communication, bytes),
+                PassOp::Collective { moves: Moves::Gradients { .. }, bytes, .. } => (BufferKind::Gradients, bytes),
+                PassOp::Compute { .. }
+                | PassOp::Collective { moves: Moves::Activation { .. }, .. }
+                | PassOp::HostCopy { what: Copied::Kept, .. } => continue,
+            };
+            let buffer = self.role.buffer(kind, bytes, false);
+            let accesses = [(buffer, Access::Allocate), (buffer, Access::Free)];
+            let (stream, waits) = (step.op.stream(), copied.take());
+            let id = self.role.push(instruction(cell, step.op), stream, waits.as_slice(), &accesses);
+            self.last.retain(|(_, on)| *on != stream);
+            self.last.push((id, stream));
         }
     }
 
@@ -180,11 +213,11 @@ impl<'a> Emitter<'a> {
         }
         let stream = Lowering::receiving(cell);
         let side = direction as usize;
-        let microbatches = lowering.layout.microbatches as usize;
+        let microbatches = self.course.turn.own as usize;
         let at = |chunk: ChunkId, microbatch: MicrobatchId| chunk.index() * microbatches + microbatch.index();
         let wanted = at(cell.chunk, cell.microbatch);
         while self.received[side][wanted].is_none() {
-            let (chunk, microbatch) = lowering.receives[self.position as usize][side][self.issued[side]];
+            let (chunk, microbatch) = self.course.receives[self.position as usize][side][self.issued[side]];
             self.issued[side] += 1;
             let buffer = self.role.buffer(BufferKind::Communication, lowering.message_bytes, false);
             let (peer, message) = lowering.incoming(chunk, microbatch, direction);

@@ -24,11 +24,13 @@ use ir::{
     Bytes, ChunkId, Cluster, MicrobatchId, Model, Op, Plan, Problem, Program, Rank, Role, RoleId, VocabularyDivision,
     Workload,
 };
+use rustc_hash::FxHashMap;
 
 use crate::axes;
 use crate::layout::{chunks, layout};
 use crate::legality;
 use crate::schedules::{self, Order};
+use crate::shares::{Turn, turns};
 use crate::vocabulary::{self, Event};
 use emit::Emitter;
 use groups::Groups;
@@ -83,17 +85,40 @@ pub(crate) struct Lowering<'a> {
     model: &'a Model,
     workload: &'a Workload,
     layout: &'a Layout,
-    grid: Grid,
     chunks: &'a [Chunk],
     /// Those that hold layers.
     layers: &'a [Chunk],
-    /// Where the vocabulary is divided over positions: passes and exchanges in order.
-    events: Vec<Event>,
     reductions: Reductions<'a>,
     templates: Vec<Templates>,
     message_bytes: Bytes,
+    /// What replicas do, each way once.
+    courses: Vec<Course>,
+    /// Of each replica, which of those it goes.
+    course_of: Vec<u32>,
+}
+
+/// The order in which a replica goes through an iteration.
+struct Course {
+    turn: Turn,
+    grid: Grid,
+    /// Where the vocabulary is divided over positions: passes and exchanges in order.
+    events: Vec<Event>,
     /// Receives of each position in the order of the grid, by direction: the chunk that reads and the microbatch.
     receives: Vec<[Vec<(ChunkId, MicrobatchId)>; 2]>,
+}
+
+impl Course {
+    fn new(turn: Turn, plan: &Plan, shape: Shape<'_>, layers: &[Chunk]) -> Result<Self, Vec<Problem>> {
+        let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), turn.rounds)?;
+        let division = plan.sharing.vocabulary;
+        let events = match division {
+            VocabularyDivision::Ends => Vec::new(),
+            VocabularyDivision::TwoBarriers | VocabularyDivision::OneBarrier | VocabularyDivision::Interlaced => {
+                vocabulary::order(shape, division, layers, turn.own)
+            }
+        };
+        Ok(Self { receives: receives(&grid, layers, turn.own), turn, grid, events })
+    }
 }
 
 impl<'a> Lowering<'a> {
@@ -104,33 +129,33 @@ impl<'a> Lowering<'a> {
         layout: &'a Layout,
         chunks: &'a [Chunk],
     ) -> Result<Self, Vec<Problem>> {
-        let grid = schedules::grid(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), plan.microbatches)?;
         let shape = Shape { model, workload, layout };
         let division = plan.sharing.vocabulary;
         let layers = vocabulary::layers_of(chunks, division, plan.pipeline());
         let of_layers = |chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule));
         let of_slice = |chunk| Templates::of_slice(shape, chunk, division);
         let templates = layers.iter().map(of_layers).chain(chunks[layers.len()..].iter().map(of_slice)).collect();
-        let receives = receives(&grid, layers);
-        let events = match division {
-            VocabularyDivision::Ends => Vec::new(),
-            VocabularyDivision::TwoBarriers | VocabularyDivision::OneBarrier | VocabularyDivision::Interlaced => {
-                vocabulary::order(shape, division, layers, plan.microbatches)
+        let (mut courses, mut course_of) = (Vec::<Course>::new(), Vec::with_capacity(layout.data as usize));
+        for turn in turns(layout, model.variants.experts.is_some(), &plan.schedule) {
+            let known = courses.iter().position(|course| course.turn == turn);
+            if known.is_none() {
+                courses.push(Course::new(turn, plan, shape, layers)?);
             }
-        };
+            let course = known.unwrap_or(courses.len() - 1);
+            course_of.push(u32::try_from(course).expect("fewer courses than replicas"));
+        }
         Ok(Self {
             plan,
             model,
             workload,
             layout,
-            grid,
             templates,
             message_bytes: message_bytes(shape),
-            receives,
+            courses,
+            course_of,
             reductions: Reductions::new(model, workload, layout, plan.overlap_gradients, chunks),
             chunks,
             layers,
-            events,
         })
     }
 
@@ -162,18 +187,27 @@ impl<'a> Lowering<'a> {
             Folding::Folded => (classes.clone(), members(&classes)),
             Folding::Flat => ((0..world).collect(), (0..world).map(|rank| RankSet::run(rank, 1, 1)).collect()),
         };
-        let lists = (0..self.layout.pipeline).map(|position| Emitter::new(self, position).emit()).collect::<Vec<_>>();
+        let mut lists: FxHashMap<(u32, u32), Role> = FxHashMap::default();
         let wide = self.layout.per_position();
-        let list_of = |ranks: &RankSet| &lists[(ranks.first().raw() / wide) as usize];
-        let total = members.iter().map(|ranks| list_of(ranks).instructions().len() as u64).sum::<u64>();
-        if total > MOST_INSTRUCTIONS {
-            return Err(vec![too_large(members.len(), total)]);
+        let list_of = |ranks: &RankSet| {
+            let first = ranks.first();
+            (first.raw() / wide, self.course_of[self.layout.replica_of(first) as usize])
+        };
+        let mut total = 0;
+        for ranks in &members {
+            let key = list_of(ranks);
+            let list = lists.entry(key).or_insert_with(|| Emitter::new(self, key.0, key.1).emit());
+            total += list.instructions().len() as u64;
+            if total > MOST_INSTRUCTIONS {
+                let roles = members.len() as u64;
+                return Err(vec![too_large(members.len(), total.max(roles * list.instructions().len() as u64))]);
+            }
         }
         let roles = members
             .into_iter()
             .map(|ranks| {
                 let first = ranks.first().raw();
-                self.role(list_of(&ranks), ranks, cluster, |op| resolve(op, first, &role_of, &groups))
+                self.role(&lists[&list_of(&ranks)], ranks, cluster, |op| resolve(op, first, &role_of, &groups))
             })
             .collect();
         Ok(Program {
@@ -238,8 +272,8 @@ fn members(classes: &[u32]) -> Vec<RankSet> {
     members.into_iter().map(RankSet::from_ascending).collect()
 }
 
-/// What each position receives, in the order of its producers.
-fn receives(grid: &Grid, chunks: &[Chunk]) -> Vec<[Vec<(ChunkId, MicrobatchId)>; 2]> {
+/// What each position receives of the first `microbatches`, in the order of its producers.
+fn receives(grid: &Grid, chunks: &[Chunk], microbatches: u32) -> Vec<[Vec<(ChunkId, MicrobatchId)>; 2]> {
     let total = u32::try_from(chunks.len()).expect("more chunks than u32");
     let order = Order::of(grid, total).expect("legality checked the grid");
     let mut receives = vec![[Vec::new(), Vec::new()]; grid.rows.len()];
@@ -250,6 +284,9 @@ fn receives(grid: &Grid, chunks: &[Chunk]) -> Vec<[Vec<(ChunkId, MicrobatchId)>;
             Action::Backward | Action::BackwardInput => (Direction::Backward, cell.chunk.index().checked_sub(1)),
             Action::BackwardWeight => continue,
         };
+        if cell.microbatch.raw() >= microbatches {
+            continue;
+        }
         if let Some((reader, chunk)) = reader.and_then(|reader| Some((reader, chunks.get(reader)?)))
             && chunk.stage.raw() != row
         {

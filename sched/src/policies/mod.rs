@@ -74,12 +74,13 @@ fn misfit(prediction: &Prediction) -> Option<String> {
 fn words(plan: &Plan) -> String {
     let chunks = plan.chunks_per_stage();
     let interleaved = if chunks > 1 { format!(" x {chunks} chunks") } else { String::new() };
+    let equal = plan.shares.are_equal();
     format!(
         "data {}, tensor {}, pipeline {}{interleaved}, {} microbatches of {}, {}",
         plan.data,
         plan.tensor,
         plan.pipeline(),
-        plan.microbatches,
+        if equal { plan.microbatches.to_string() } else { plan.shares.to_string() },
         plan.microbatch_size,
         schedules::name(&plan.schedule, chunks)
     )

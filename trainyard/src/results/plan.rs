@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::{Candidate, CollectiveAlgorithm, Mesh, Plan, Prediction, Recompute, Sharing, SimDuration};
+use ir::{Candidate, CollectiveAlgorithm, Mesh, Plan, Prediction, Recompute, Shares, Sharing, SimDuration};
 use serde::Serialize;
 
 use crate::words;
@@ -32,8 +32,11 @@ pub struct PlanSummary {
     pub recompute_layers: Vec<Option<u32>>,
     /// Sequences of a microbatch.
     pub microbatch_size: u32,
-    /// Microbatches on a replica.
+    /// Microbatches on a replica; where replicas take unequal shares, the most that one takes.
     pub microbatches: u32,
+    /// Microbatches of each replica, where they are not equally many.
+    #[serde(skip_serializing_if = "Shares::are_equal")]
+    pub shares: Shares,
     /// ZeRO stage.
     pub zero: u32,
     /// Overlap of gradient reduction.
@@ -65,6 +68,7 @@ impl PlanSummary {
             recompute_layers: plan.stages.iter().map(|stage| stage.recompute_layers).collect(),
             microbatch_size: plan.microbatch_size,
             microbatches: plan.microbatches,
+            shares: plan.shares.clone(),
             zero: plan.zero.number(),
             overlap_gradients: plan.overlap_gradients,
             collective: plan.collective,

@@ -352,7 +352,10 @@ impl PlanKeys {
             recompute: Some(plan.stages.iter().map(|stage| stage.recompute).collect()),
             recompute_layers: Some(plan.stages.iter().map(|stage| stage.recompute_layers).collect()),
             microbatch_size: Some(plan.microbatch_size),
-            microbatches: Some(plan.microbatches),
+            microbatches: Some(match plan.shares.counts() {
+                [] => vec![plan.microbatches],
+                counts => counts.to_vec(),
+            }),
             schedule: Some(plan.schedule.clone()),
             zero: Some(plan.zero),
             shard: Some(plan.sharing.shard),
@@ -404,7 +407,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("recompute", keys.recompute.as_deref().map(|stages| per_stage(stages, |one: &Recompute| text(one.name()))));
     put("recompute_layers", keys.recompute_layers.as_deref().map(|stages| per_stage(stages, all_or_count)));
     put("microbatch_size", keys.microbatch_size.map(number));
-    put("microbatches", keys.microbatches.map(number));
+    put("microbatches", keys.microbatches.as_deref().map(|counts| per_stage(counts, |count| number(*count))));
     put("schedule", keys.schedule.as_ref().map(|schedule| schedule_value(schedule, chunks.unwrap_or(1))));
     put("zero", keys.zero.map(|zero| number(zero.number())));
     put("shard", keys.shard.as_ref().map(all_or_count));
@@ -425,7 +428,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
     entries
 }
 
-/// One value where all stages have the same, else one for each.
+/// One value where all stages or replicas have the same, else one for each.
 fn per_stage<T: PartialEq>(stages: &[T], value: impl Fn(&T) -> Value) -> Value {
     match stages {
         [first, rest @ ..] if rest.iter().all(|other| other == first) => value(first),

@@ -189,6 +189,7 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
         stages: layers,
         microbatch_size: run.microbatch,
         microbatches: run.microbatches,
+        shares: ir::Shares::EQUAL,
         schedule,
         zero: switches.zero,
         overlap_gradients: switches.overlap_gradients && layout.data * layout.context > 1,

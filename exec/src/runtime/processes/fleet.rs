@@ -268,8 +268,8 @@ impl Processes {
     ) -> Result<Vec<Report>, BackendError> {
         let Work { program, script } = self.work.clone().expect("`load` comes before `iterate`");
         self.iteration = iteration;
-        let microbatches = program.layout.microbatches;
-        let of = |rank| (0..microbatches).map(|microbatch| feed(rank, MicrobatchId::new(microbatch))).collect();
+        let share = |rank| program.layout.share(program.layout.replica_of(rank));
+        let of = |rank| (0..share(rank)).map(|microbatch| feed(rank, MicrobatchId::new(microbatch))).collect();
         self.tell(|rank| Command::Prepare { iteration, batches: of(rank) });
         self.until_all(Duration::MAX, |_, answer| matches!(answer, Answer::Ready))?;
         let now = Epoch::now();

@@ -172,7 +172,7 @@ impl Work {
                 let next = |microbatch: ir::MicrobatchId| {
                     batches[microbatch.index()].take().expect("each microbatch is fed once")
                 };
-                prepare(&mut loaded.worker, &loaded.program, iteration, next);
+                prepare(&mut loaded.worker, (&loaded.program, self.rank), iteration, next);
                 self.inbox.begin(&loaded.script, iteration);
                 answer(&self.out, &Answer::Ready);
             }

@@ -215,6 +215,7 @@ fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
             sequence_parallel: false,
             microbatch_size: 1,
             microbatches,
+            shares: ir::Shares::EQUAL,
             zero: ZeroStage::Zero0,
             collective: CollectiveAlgorithm::Automatic,
             mesh: ir::Mesh::default(),

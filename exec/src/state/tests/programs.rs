@@ -60,6 +60,7 @@ pub(crate) fn program(model: &Model, workload: &Workload, division: &Division) -
         sequence_parallel: division.sequence_parallel,
         microbatch_size: workload.global_batch / data / division.microbatches,
         microbatches: division.microbatches,
+        shares: ir::Shares::EQUAL,
         zero: division.zero,
         collective: CollectiveAlgorithm::Automatic,
         mesh: ir::Mesh::default(),

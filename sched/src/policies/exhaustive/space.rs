@@ -144,6 +144,7 @@ impl Spaces {
                             stages: balanced_stages(self.layers, pipeline, chunks, Recompute::None),
                             microbatch_size: size,
                             microbatches: share / size,
+                            shares: ir::Shares::EQUAL,
                             schedule,
                             zero: *zero,
                             overlap_gradients: data * context > 1 && *zero != ZeroStage::Zero3,

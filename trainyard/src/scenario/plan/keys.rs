@@ -36,8 +36,8 @@ pub struct PlanKeys {
     pub recompute_layers: Option<Vec<Option<u32>>>,
     /// Sequences of a microbatch.
     pub microbatch_size: Option<u32>,
-    /// Microbatches of an iteration on one replica.
-    pub microbatches: Option<u32>,
+    /// Microbatches of an iteration: one number for all replicas, or one for each.
+    pub microbatches: Option<Vec<u32>>,
     /// Order of passes.
     pub schedule: Option<Schedule>,
     /// Division of training state.
@@ -94,14 +94,27 @@ fn degree(table: &Table<'_>, key: &'static str, most: u64) -> Option<Option<u32>
 }
 
 /// What every replica has.
-fn share(table: &Table<'_>, key: &'static str) -> Option<Option<u32>> {
-    optional(table, key, |value| {
-        if value.is_list() {
-            value.problem("replicas have equal shares", Some("one number for all of them".to_owned()));
-            return None;
-        }
-        value.integer(1..=MOST_MICROBATCHES).and_then(|n| u32::try_from(n).ok())
-    })
+fn size(value: &Value<'_>) -> Option<u32> {
+    if value.is_list() {
+        let hint = "one number for all replicas; what they take of a batch is said in microbatches = [15, 10]";
+        value.problem("microbatches are of one size", Some(hint.to_owned()));
+        return None;
+    }
+    value.integer(1..=MOST_MICROBATCHES).and_then(|n| u32::try_from(n).ok())
+}
+
+/// One number for all replicas, or one for each.
+fn microbatches(value: &Value<'_>) -> Option<Vec<u32>> {
+    let one = |value: &Value<'_>| value.integer(1..=MOST_MICROBATCHES).and_then(|n| u32::try_from(n).ok());
+    if !value.is_list() {
+        return one(value).map(|n| vec![n]);
+    }
+    let read: Vec<Option<u32>> = value.list()?.iter().map(one).collect();
+    if read.is_empty() {
+        value.problem("no replica takes any", Some("one number for each replica".to_owned()));
+        return None;
+    }
+    read.into_iter().collect()
 }
 
 fn flag(table: &Table<'_>, key: &'static str) -> Option<Option<bool>> {
@@ -120,7 +133,8 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let layers = optional(table, "layers_per_stage", layers);
     let recompute = optional(table, "recompute", recompute);
     let recompute_layers = optional(table, "recompute_layers", recompute_layers);
-    let (size, microbatches) = (share(table, "microbatch_size"), share(table, "microbatches"));
+    let size = optional(table, "microbatch_size", size);
+    let microbatches = optional(table, "microbatches", microbatches);
     let schedule = optional(table, "schedule", |v| schedule(v, sight));
     interleaved(table, &layers, chunks.flatten());
     let zero =

@@ -2,8 +2,8 @@
 
 use ir::grid::Grid;
 use ir::{
-    Cluster, CollectiveAlgorithm, Mesh, Model, Plan, Problem, Recompute, Schedule, Sharing, StagePlan, Workload,
-    ZeroStage,
+    Cluster, CollectiveAlgorithm, Mesh, Model, Plan, Problem, Recompute, Schedule, Shares, Sharing, StagePlan,
+    Workload, ZeroStage,
 };
 
 use super::MOST_MICROBATCHES;
@@ -36,7 +36,17 @@ pub(super) fn written(
     };
     let microbatch_size = keys.microbatch_size.unwrap_or(1);
     let per_replica = workload.global_batch / data;
-    let microbatches = keys.microbatches.unwrap_or_else(|| (per_replica / microbatch_size).max(1));
+    let (microbatches, shares) = match keys.microbatches.as_deref() {
+        None => ((per_replica / microbatch_size).max(1), Shares::EQUAL),
+        Some([one]) => (*one, Shares::EQUAL),
+        Some(many) if many.len() == data as usize => Shares::of(many.to_vec()),
+        Some(many) => {
+            let message = format!("lists {} replicas, and there are {data}", many.len());
+            let hint = format!("one number for each of {data}, or one for all of them");
+            table.report_at("microbatches", Problem::new(table.path_of("microbatches"), message).hint(hint));
+            return None;
+        }
+    };
     if u64::from(microbatches) > MOST_MICROBATCHES {
         let message = format!(
             "{microbatches} microbatches on a replica are more than the {MOST_MICROBATCHES} that a program holds"
@@ -58,6 +68,7 @@ pub(super) fn written(
             .collect(),
         microbatch_size,
         microbatches,
+        shares,
         schedule: keys.schedule.clone().unwrap_or(Schedule::OneForwardOneBackward),
         zero: keys.zero.unwrap_or(ZeroStage::Zero0),
         overlap_gradients: keys.overlap_gradients.unwrap_or(true),

@@ -150,7 +150,7 @@ fn smaller_microbatches(plan: &Plan, changes: &mut Vec<Change>) {
     let (mut size, mut count) = (plan.microbatch_size, plan.microbatches);
     while size > 1 && size.is_multiple_of(2) && count <= u32::MAX / 2 {
         (size, count) = (size / 2, count * 2);
-        let changed = Plan { microbatch_size: size, microbatches: count, ..plan.clone() };
+        let changed = Plan { microbatch_size: size, ..plan.clone() }.times_microbatches(plan.microbatch_size / size);
         changes.push(Change::of(format!("microbatches of {size}"), changed));
     }
 }
@@ -158,7 +158,9 @@ fn smaller_microbatches(plan: &Plan, changes: &mut Vec<Change>) {
 /// Degrees doubled at the expense of replicas, whose microbatches become more.
 fn larger_degrees(plan: &Plan, changes: &mut Vec<Change>) {
     for factor in [2, 4, 8] {
-        if !plan.data.is_multiple_of(factor) || plan.microbatches > u32::MAX / factor {
+        // Which replicas would go is not guessed where they differ.
+        let equal = plan.shares.are_equal();
+        if !equal || !plan.data.is_multiple_of(factor) || plan.microbatches > u32::MAX / factor {
             continue;
         }
         let fewer = Plan { data: plan.data / factor, microbatches: plan.microbatches * factor, ..plan.clone() };

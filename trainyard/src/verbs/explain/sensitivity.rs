@@ -118,34 +118,26 @@ fn devices(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {
     }
     let cost = whatif::prices_on(subject.job.loaded, cluster)?;
     let twice = Otherwise { cost: Some(cost), ..otherwise(subject, "devices doubled, the batch as it is") };
-    let data = plan.data * 2;
+    let wider = plan.clone().twice_replicas();
     let mut strong = Vec::new();
-    if plan.microbatches.is_multiple_of(2) {
-        let plan = Plan { data, microbatches: plan.microbatches / 2, ..plan.clone() };
+    if let Some(plan) = wider.clone().half_microbatches() {
         strong.push(Otherwise { plan, cost: twice.cost.clone(), ..otherwise(subject, twice.what.clone()) });
     }
     let mut workload = subject.world().workload.clone();
     workload.global_batch = workload.global_batch.saturating_mul(2);
-    strong.push(Otherwise {
-        plan: Plan { data, ..plan.clone() },
-        workload,
-        what: "devices and batch doubled".to_owned(),
-        ..twice
-    });
+    strong.push(Otherwise { plan: wider, workload, what: "devices and batch doubled".to_owned(), ..twice });
     Ok(strong)
 }
 
 fn batches(subject: &Subject<'_>) -> Vec<Otherwise> {
     let plan = &subject.plan;
     let mut all = Vec::new();
-    if plan.microbatches.is_multiple_of(2) {
-        let plan =
-            Plan { microbatch_size: plan.microbatch_size * 2, microbatches: plan.microbatches / 2, ..plan.clone() };
+    if let Some(fewer) = plan.clone().half_microbatches() {
+        let plan = Plan { microbatch_size: plan.microbatch_size * 2, ..fewer };
         all.push(Otherwise { plan, ..otherwise(subject, "microbatches doubled") });
     }
     if plan.microbatch_size.is_multiple_of(2) {
-        let plan =
-            Plan { microbatch_size: plan.microbatch_size / 2, microbatches: plan.microbatches * 2, ..plan.clone() };
+        let plan = Plan { microbatch_size: plan.microbatch_size / 2, ..plan.clone() }.times_microbatches(2);
         all.push(Otherwise { plan, ..otherwise(subject, "microbatches halved") });
     }
     let length = subject.world().workload.sequence_length;
