@@ -252,6 +252,49 @@ fn the_closed_form_is_the_simulation_over_all_axes() {
     closed_form_is_the_oracle(true, 300, 2);
 }
 
+/// Compute and exchanges that slow each other: to the nanosecond where all of it is inside passes. Of messages and of what
+/// runs beside whole passes the closed form knows nothing, so that it is the lower bound; and nothing takes longer than the
+/// larger factor makes it.
+#[test]
+fn the_closed_form_slows_what_the_simulation_slows() {
+    let (mut slowed, mut exact) = (0, 0);
+    for_each_seed(300, |seed| {
+        let case = uniform(seed, true);
+        let mut dice = Dice::new(seed ^ 0xfac7);
+        let factors = [f64::from(dice.within(0, 8)), f64::from(dice.within(0, 8))].map(|tenths| 1.0 + tenths / 10.0);
+        let mut calibrations = clusters::calibrations();
+        for calibration in &mut calibrations {
+            [calibration.interference.compute, calibration.interference.communication] = factors;
+        }
+        let cost = CostModel::new(case.cluster.clone(), calibrations).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let closed = |cost: &CostModel| {
+            let estimate = ClosedForm::new(&case.model, &case.workload, cost).evaluate(&case.plan).expect("legal");
+            assert_eq!(estimate.breakdown.total(), estimate.iteration, "{:?}", estimate.breakdown);
+            estimate.iteration.nanoseconds()
+        };
+        let program = case.program(Folding::Folded);
+        let simulated = |cost: &CostModel| simulate(cost.clone(), &program).end().nanoseconds();
+        let plain = clusters::priced(case.cluster.clone());
+        let ((estimate, end), (free, free_end)) =
+            ((closed(&cost), simulated(&cost)), (closed(&plain), simulated(&plain)));
+        let say = format!("{factors:?}\n{:?}\n{:?}", case.plan, case.model);
+        assert!(end >= estimate, "the simulation takes {end} ns, the closed form {estimate} ns: {say}");
+        assert!(end >= free_end && estimate >= free, "faster beside each other: {end} {free_end} {estimate} {free} {say}");
+        let most = factors[0].max(factors[1]) * 1.000_01;
+        assert!(estimate as f64 <= free as f64 * most, "{estimate} ns, alone {free} ns: {say}");
+        assert!(end as f64 <= free_end as f64 * most * 1.05, "{end} ns, alone {free_end} ns: {say}");
+        let inside = case.plan.pipeline() == 1 && case.plan.chunks_per_stage() == 1;
+        if inside && free == free_end {
+            assert_eq!(end, estimate, "{say}");
+            exact += 1;
+            slowed += u32::from(end > free_end);
+        }
+    });
+    if std::env::var(SEED_VARIABLE).is_err() {
+        assert!(slowed > 10 && exact > 30, "{exact} cases to the nanosecond, {slowed} of them slowed");
+    }
+}
+
 /// Rows of the zero-bubble paper (Qi et al. 2024): profiled times through a pass table give the printed bubble rate.
 #[test]
 fn the_printed_bubble_rates_of_1f1b_follow_from_the_printed_times() {

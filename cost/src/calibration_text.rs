@@ -87,8 +87,9 @@ impl Check {
             ("interference.compute", c.interference.compute),
             ("interference.communication", c.interference.communication),
         ] {
-            if value.total_cmp(&1.0).is_ne() {
-                self.fault(name.to_owned(), format!("{value} is not applied by the simulator yet"), "1");
+            if !(1.0..=10.0).contains(&value) {
+                let message = format!("{value} is not how much longer work takes beside other work");
+                self.fault(name.to_owned(), message, "1, where neither slows the other, to 10");
             }
         }
         for (device, composition) in [("real", c.in_training.real), ("emulated", c.in_training.emulated)] {

@@ -73,6 +73,7 @@ mod pass_table;
 mod place;
 mod prices;
 mod shapes;
+mod slowing;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -90,6 +91,7 @@ pub use model::{CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplic
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;
+pub use slowing::{Progress, Slowing};
 pub use stack::{
     ClassRow, ColdGroup, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow,
     Stacks, Widening,

@@ -12,7 +12,7 @@ use crate::calibration::Calibration;
 use crate::collective::{self, Exchange, Formula, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
 use crate::prices::{Prices, begins, kind_prices, total};
-use crate::{GroupPlace, PassTable, Stack, StackConstants};
+use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
 
 mod trust;
 
@@ -512,14 +512,14 @@ impl CostModel {
         Priced::of((seconds * factor * device_kind.slowdown + dispatch as f64 * 1e-9, basis))
     }
 
-    /// How much longer overlapping work takes on a device: (compute beside communication, communication beside compute).
+    /// How work of a device slows down beside the other kind.
     #[must_use]
-    pub fn interference(&self, device: DeviceKindId) -> (f64, f64) {
+    pub fn slowing(&self, device: DeviceKindId) -> Slowing {
         match &self.source {
-            Source::Table(_) => (1.0, 1.0),
+            Source::Table(_) => Slowing::NONE,
             Source::Calibrations { .. } => {
-                let interference = self.prepared(device).calibration.interference;
-                (interference.compute, interference.communication)
+                let interference = &self.prepared(device).calibration.interference;
+                Slowing::new(interference.compute, interference.communication)
             }
         }
     }

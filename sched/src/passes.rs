@@ -9,7 +9,8 @@
 //! Ops may be *beside* the compute instruction that follows them: they begin when it may begin (those of one stream one
 //! after the other), and the op after that compute waits for it and for them. So a compute with its companions takes the
 //! longest of the compute and, of each stream, the sum of its companions ([`segments`]). What overlaps is said here, op by
-//! op; no factor stands for it.
+//! op; no factor stands for it. Where a calibration says so, both go slower while they are beside each other
+//! ([`cost::Slowing`]).
 //!
 //! # What stands where
 //!

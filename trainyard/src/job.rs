@@ -22,7 +22,7 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
     let cluster = scenario.cluster.clone();
     let result = match &scenario.cost {
         CostChoice::PassTable(table) => CostModel::with_pass_table(cluster, table.clone()),
-        CostChoice::Calibration { file, collectives } => {
+        CostChoice::Calibration { file, collectives, interference } => {
             let mut all: Vec<Calibration> = Vec::new();
             if let Some((name, text)) = file {
                 all.push(Calibration::from_toml(text, name).map_err(|problems| {
@@ -41,6 +41,9 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
                 first
             });
             put_first(collectives, &mut all);
+            if let Some(own) = interference {
+                all.iter_mut().for_each(|calibration| calibration.interference.clone_from(own));
+            }
             let stack = stack(loaded, &all)?;
             CostModel::new(cluster, all).map(|model| match stack {
                 Some(stack) => model.with_stack(stack),

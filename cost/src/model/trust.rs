@@ -1,10 +1,11 @@
 //! How far a price may be off, and what of it rests on nothing that was measured.
 
 use ir::counts::{Kernel, UnitKind, product_precision, unit_kernels};
-use ir::program::{Pass, Program};
-use ir::{Activity, DeviceKindId, Prediction, Recompute};
+use ir::program::{Pass, Program, Stream};
+use ir::{Activity, DeviceKindId, Instruction, Op, Prediction, Recompute};
 
 use super::{CostModel, Source};
+use crate::Interference;
 use crate::basis::Basis;
 
 /// Standard normal quantile of a two-sided 90 % interval.
@@ -131,6 +132,7 @@ impl CostModel {
             if prepared.calibration.spread.is_none() {
                 notes.push(format!("calibration {} of {} declares no spread", prepared.calibration.name, kind.name));
             }
+            notes.extend(slowing_note(program, kind.name.as_str(), &prepared.calibration.interference));
             let mut assumed: Vec<String> = Vec::new();
             let mut kernels = Vec::new();
             for unit in UnitKind::ALL.into_iter().filter(|unit| unit.is_in(&program.model)) {
@@ -156,6 +158,34 @@ impl CostModel {
         }
         notes
     }
+}
+
+/// What is said of compute and collectives beside each other, where a program has them and nobody measured what they do.
+fn slowing_note(program: &Program, kind: &str, interference: &Interference) -> Option<String> {
+    let Interference { compute, communication, rows, source } = interference;
+    if *rows > 0 || !runs_beside(program) {
+        return None;
+    }
+    let from = if source.is_empty() { String::new() } else { format!(" ({source})") };
+    let factors = if compute.max(*communication) > 1.0 {
+        format!("compute takes {compute} times as long, communication {communication} times{from}")
+    } else {
+        format!("neither slows the other{from}")
+    };
+    Some(format!("assumed on {kind}, not measured: of compute beside communication, {factors}"))
+}
+
+/// Whether any collective of a pass runs beside compute: the next compute of its list does not wait for it.
+fn runs_beside(program: &Program) -> bool {
+    program.roles.iter().any(|role| {
+        let list = role.instructions();
+        list.iter().enumerate().any(|(place, one)| {
+            let collective = matches!(one.op, Op::Collective { .. });
+            let next = || list[place + 1..].iter().find(|later| later.stream == Stream::Compute);
+            let waits = |later: &Instruction| role.waits(later).iter().any(|wait| wait.index() >= place);
+            collective && next().is_some_and(|later| !waits(later))
+        })
+    })
 }
 
 /// What moves over links.

@@ -42,7 +42,7 @@ impl Pricing<'_> {
             }
             time
         };
-        let found: Vec<_> = segments(ops.iter().copied(), price).collect();
+        let found: Vec<_> = segments(ops.iter().copied(), self.world.cost.slowing(lane.kind), price).collect();
         let (mut total, mut spent) = (0, Spent::default());
         ops.iter().for_each(|op| spent.add_at_risk(self.at_risk(*op, lane)));
         for segment in found {

@@ -321,7 +321,15 @@ fn segments_take_the_longest_of_their_streams() {
     let shape = Shape { model: &with.model, workload: &with.work, layout: &layout };
     let ops = pass_ops(shape, &with.chunk, true, Action::Backward);
     let time = |_: usize, op: PassOp| if matches!(op, PassOp::Compute { .. }) { 5 } else { 4 };
-    let found: Vec<_> = segments(ops, time).map(|segment| (segment.time, segment.longest.is_some())).collect();
+    let found = |slowing| -> Vec<_> {
+        let segments = segments(ops.iter().copied(), slowing, time);
+        segments.map(|segment| (segment.time, segment.own, segment.longest.is_some())).collect()
+    };
     // The first gather; head with one beside it, layers with two, the embedding with one; the last scatter.
-    assert_eq!(found, [(4, false), (5, false), (8, true), (8, true), (5, false), (4, false)]);
+    let expect = [(4, 4, false), (5, 5, false), (8, 5, true), (8, 5, true), (5, 5, false), (4, 4, false)];
+    assert_eq!(found(cost::Slowing::NONE), expect);
+    // Compute at half rate until the exchange of 4 ends at 8, when it has 1 left; the layers' own 5 end at 10, when their
+    // exchanges, at half rate too, have 3 left.
+    let expect = [(4, 4, false), (9, 9, false), (13, 10, true), (13, 10, true), (9, 9, false), (4, 4, false)];
+    assert_eq!(found(cost::Slowing::new(2.0, 2.0)), expect);
 }

@@ -104,6 +104,15 @@ impl Flows {
         id
     }
 
+    /// Changes the rate that a flow has at most, from `now` on: what is left of it is done at another pace.
+    ///
+    /// # Panics
+    /// As [`Solver::set_cap`]; and if `now` is in the past, or past changes that [`update`](Self::update) has not seen.
+    pub fn set_cap(&mut self, now: u64, id: FlowId, cap: u64) {
+        self.change_at(now);
+        self.solver.set_cap(id, cap);
+    }
+
     /// Takes out a flow that is done.
     ///
     /// # Panics

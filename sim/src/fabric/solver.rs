@@ -47,7 +47,7 @@ pub struct Solver {
     free: Vec<u32>,
     /// Links touched since the last `solve`, each once.
     touched: Vec<u32>,
-    /// Slots of the flows added since the last `solve`.
+    /// Slots of the flows added since the last `solve`, and of those whose cap has changed.
     added: Vec<u32>,
     changed: Vec<RateChange>,
     /// The number of the current `solve`; what carries it has been visited.
@@ -183,6 +183,23 @@ impl Solver {
         id
     }
 
+    /// Changes the rate that a flow has at most, in bytes per second.
+    ///
+    /// # Panics
+    /// On a cap of zero, and if the flow has been removed.
+    pub fn set_cap(&mut self, id: FlowId, cap: u64) {
+        assert!(cap >= 1, "a flow needs a cap of at least 1 byte/s");
+        let before = self.flow(id).cap;
+        self.flows[id.slot as usize].cap = cap;
+        for index in 0..self.flows[id.slot as usize].hops.len() {
+            let Crossing { link, shares, .. } = self.flows[id.slot as usize].hops[index];
+            let demand = &mut self.links[link as usize].demand;
+            *demand = *demand - u128::from(before) * u128::from(shares) + u128::from(cap) * u128::from(shares);
+            self.touch(link);
+        }
+        self.added.push(id.slot);
+    }
+
     /// Removes a flow.
     ///
     /// # Panics
@@ -247,7 +264,7 @@ impl Solver {
         for slot in self.added.drain(..) {
             let flow = &mut self.flows[slot as usize];
             // Neither removed again nor reached over a contended link: nothing keeps it below its cap.
-            if flow.generation % 2 == 1 && flow.rate == 0 {
+            if flow.generation % 2 == 1 && flow.visited != self.round && flow.rate != flow.cap {
                 flow.rate = flow.cap;
                 self.changed.push(RateChange { flow: FlowId { slot, generation: flow.generation }, rate: flow.rate });
             }

@@ -245,7 +245,7 @@ fn swarm_of_changes_is_solved_as_from_scratch() {
         let mut live: Vec<(FlowId, OwnedFlow, u64)> = Vec::new();
         for _ in 0..60 {
             for _ in 0..=dice.below(4) {
-                match dice.below(9) {
+                match dice.below(11) {
                     0..=4 => {
                         let flow = some_flow(dice, links, scale);
                         live.push((solver.add(flow.spec()), flow, 0));
@@ -253,6 +253,12 @@ fn swarm_of_changes_is_solved_as_from_scratch() {
                     5..=7 if !live.is_empty() => {
                         let (id, ..) = live.swap_remove(dice.index(live.len()));
                         solver.remove(id);
+                    }
+                    8..=9 if !live.is_empty() => {
+                        let at = dice.index(live.len());
+                        let (id, flow, _) = &mut live[at];
+                        flow.cap = dice.within(1, scale);
+                        solver.set_cap(*id, flow.cap);
                     }
                     _ => {
                         let link = dice.index(links);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cost::CostModel;
 use ir::{Backend, BackendError, Clock, IterationOutcome, Problem, Rank, Timeline, VerifiedProgram};
 
+mod beside;
 mod graph;
 mod memory;
 mod network;

@@ -1,6 +1,6 @@
 //! The duration of every node alone, and what each rendezvous puts on the wire.
 
-use cost::{CostModel, GroupPlace};
+use cost::{CostModel, GroupPlace, Slowing};
 use ir::program::{Chunk, Pass, Role, UnitRange};
 use ir::{Axis, Bytes, ChunkId, DeviceId, DeviceKindId, Op, Program, SimDuration};
 use rustc_hash::FxHashMap;
@@ -32,6 +32,8 @@ pub(super) struct Prices {
     pub(super) local: Vec<u64>,
     /// Of each rendezvous.
     pub(super) transfers: Vec<Transfer>,
+    /// How compute and exchanges of each role slow each other.
+    pub(super) slowing: Vec<Slowing>,
 }
 
 impl Prices {
@@ -64,7 +66,8 @@ impl Prices {
                 };
             }
         }
-        Self { local, transfers: transfers(program, graph, cost) }
+        let slowing = program.roles.iter().map(|role| cost.slowing(device_kind(program, cost, role))).collect();
+        Self { local, transfers: transfers(program, graph, cost), slowing }
     }
 }
 

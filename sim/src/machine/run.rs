@@ -4,13 +4,17 @@
 //! only. What starts is issued in the order in which it became ready, so that ties are broken by insertion and by
 //! nothing else.
 
+use cost::Slowing;
+use ir::program::Stream;
 use ir::{Bytes, InstructionId, Lane, Program, RoleId, SimTime, Span};
+use rustc_hash::FxHashMap;
 
+use super::beside::{Beside, Slot};
 use super::graph::{ALONE, Graph, direction_word};
 use super::memory::Memory;
 use super::network::Network;
 use super::prices::Prices;
-use crate::fabric::FlowSpec;
+use crate::fabric::{FlowId, FlowSpec};
 use crate::fabric::flows::{Flows, NEVER};
 use crate::queue::{Key, Queue};
 
@@ -42,7 +46,9 @@ pub(super) struct Run<'a, Q> {
     queue: Q,
     flows: Flows,
     /// Of each flow slot: the rendezvous and the flow.
-    flow_of: Vec<Option<(u32, crate::fabric::FlowId)>>,
+    flow_of: Vec<Option<(u32, FlowId)>>,
+    /// Where compute and exchanges slow each other.
+    slowed: Option<Slowed>,
     waiting: Vec<u32>,
     missing: Vec<u32>,
     ready: Vec<u32>,
@@ -51,13 +57,51 @@ pub(super) struct Run<'a, Q> {
     in_use: Vec<u64>,
 }
 
+/// Work under way where compute and exchanges slow each other.
+#[derive(Debug)]
+struct Slowed {
+    beside: Beside,
+    /// By slot.
+    work: Vec<Under>,
+    /// The slot of each node, or of the rendezvous by its first node.
+    slot_of: FxHashMap<u32, Slot>,
+}
+
+/// What a slot stands for.
+#[derive(Clone, Copy, Debug)]
+enum Under {
+    /// What ends when nothing but its rate stretches it.
+    Alone(End),
+    /// A flow, and what it has at most alone.
+    Flow(FlowId, u64),
+}
+
+impl Slowed {
+    fn start(&mut self, now: u64, node: u32, roles: impl Iterator<Item = u32>, (alone, under): (u64, Under)) {
+        let is_compute = matches!(under, Under::Alone(End::Node(_)));
+        let slot = self.beside.start(now, roles, is_compute, alone);
+        let at = slot as usize;
+        if at == self.work.len() {
+            self.work.push(under);
+        } else {
+            self.work[at] = under;
+        }
+        self.slot_of.insert(node, slot);
+    }
+    fn end(&mut self, node: u32) {
+        if let Some(slot) = self.slot_of.remove(&node) {
+            self.beside.end(slot);
+        }
+    }
+}
+
 /// A span of which nothing is known yet.
 const BLANK: Span =
     Span { instruction: InstructionId::new(0), issued: SimTime::NEVER, start: SimTime::NEVER, end: SimTime::NEVER };
 
 impl<'a, Q: Queue<End>> Run<'a, Q> {
     pub(super) fn new(stage: Stage<'a>, queue: Q) -> Self {
-        let Stage { program, graph, network, memory, .. } = stage;
+        let Stage { program, graph, prices, network, memory } = stage;
         let rendezvous = graph.meetings.len();
         let missing = (0..rendezvous).map(|r| length(graph.participants.of(number(r)))).collect();
         let lanes = program.roles.iter().enumerate().map(|(index, role)| {
@@ -77,6 +121,11 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
             queue,
             flows: network.flows(),
             flow_of: Vec::new(),
+            slowed: Beside::new(&prices.slowing).map(|beside| Slowed {
+                beside,
+                work: Vec::new(),
+                slot_of: FxHashMap::default(),
+            }),
             waiting: graph.predecessors.clone(),
             missing,
             ready,
@@ -112,12 +161,32 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
             self.issue(now, node);
         }
         self.ready = ready;
+        self.pace(now);
+        let keys = u32::from(self.slowed.is_some());
         for change in self.flows.update(now) {
-            let key = Key::new(change.flow.slot());
+            // Beside the keys of flows those of slots, where there are any.
+            let key = Key::new((change.flow.slot() << keys) + keys);
             if change.at == NEVER {
                 self.queue.cancel(key);
             } else {
                 self.queue.schedule(key, change.at, End::Flow(change.flow.slot()));
+            }
+        }
+    }
+
+    /// Lets what started and ended in an instant change the pace of what is beside it.
+    fn pace(&mut self, now: u64) {
+        let Some(slowed) = &mut self.slowed else { return };
+        for change in slowed.beside.update(now) {
+            match slowed.work[change.slot as usize] {
+                Under::Alone(end) => self.queue.schedule(Key::new(change.slot << 1), change.end, end),
+                Under::Flow(flow, cap) => {
+                    let cap = u128::from(cap) * u128::from(change.rate) / u128::from(Slowing::WHOLE);
+                    let cap = u64::try_from(cap).expect("at most the cap alone").max(1);
+                    if self.flows.solver().cap(flow) != cap {
+                        self.flows.set_cap(now, flow, cap);
+                    }
+                }
             }
         }
     }
@@ -131,7 +200,7 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
         if rendezvous == ALONE {
             span.start = span.issued;
             self.take(now, node, role);
-            self.queue.push(now + self.stage.prices.local[node as usize], End::Node(node));
+            self.alone(now, node, role);
             return;
         }
         self.missing[rendezvous as usize] -= 1;
@@ -142,8 +211,11 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
             self.start(now, *participant);
         }
         let transfer = self.stage.prices.transfers[rendezvous as usize];
-        match &self.stage.network.routes[self.stage.network.kind_of[rendezvous as usize] as usize] {
-            None => self.queue.push(now + transfer.alone, End::Rendezvous(rendezvous)),
+        let under = match &self.stage.network.routes[self.stage.network.kind_of[rendezvous as usize] as usize] {
+            None if self.slowed.is_none() => {
+                return self.queue.push(now + transfer.alone, End::Rendezvous(rendezvous));
+            }
+            None => Under::Alone(End::Rendezvous(rendezvous)),
             Some(route) => {
                 let spec = FlowSpec { cap: transfer.cap(route.limit), count: 1, hops: &route.hops };
                 let flow = self.flows.start(now, transfer.alone, spec);
@@ -152,7 +224,27 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
                     self.flow_of.resize(slot + 1, None);
                 }
                 self.flow_of[slot] = Some((rendezvous, flow));
+                Under::Flow(flow, spec.cap)
             }
+        };
+        if let Some(slowed) = &mut self.slowed {
+            let nodes = self.stage.graph.participants.of(rendezvous);
+            let roles = nodes.iter().map(|node| number(self.stage.graph.role(*node)));
+            slowed.start(now, nodes[0], roles, (transfer.alone, under));
+        }
+    }
+
+    /// A node that needs nobody else: compute, or a copy, which nothing slows.
+    fn alone(&mut self, now: u64, node: u32, role: usize) {
+        let alone = self.stage.prices.local[node as usize];
+        let (_, index) = self.stage.graph.place(node);
+        let computes = self.stage.program.roles[role].instructions()[index].stream == Stream::Compute;
+        match &mut self.slowed {
+            Some(slowed) if computes => {
+                let under = Under::Alone(End::Node(node));
+                slowed.start(now, node, std::iter::once(number(role)), (alone, under));
+            }
+            _ => self.queue.push(now + alone, End::Node(node)),
         }
     }
 
@@ -172,7 +264,12 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
 
     fn end(&mut self, now: u64, end: End) {
         let rendezvous = match end {
-            End::Node(node) => return self.end_node(now, node),
+            End::Node(node) => {
+                if let Some(slowed) = &mut self.slowed {
+                    slowed.end(node);
+                }
+                return self.end_node(now, node);
+            }
             End::Rendezvous(rendezvous) => rendezvous,
             End::Flow(slot) => {
                 let (rendezvous, flow) = self.flow_of[slot as usize].take().expect("an end for each flow");
@@ -180,7 +277,11 @@ impl<'a, Q: Queue<End>> Run<'a, Q> {
                 rendezvous
             }
         };
-        for participant in self.stage.graph.participants.of(rendezvous) {
+        let participants = self.stage.graph.participants.of(rendezvous);
+        if let Some(slowed) = &mut self.slowed {
+            slowed.end(participants[0]);
+        }
+        for participant in participants {
             self.end_node(now, *participant);
         }
     }

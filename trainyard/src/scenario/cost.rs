@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cost::{CollectivePoints, PassTable, StagePasses};
+use cost::{CollectivePoints, Interference, PassTable, StagePasses};
 use ir::{Cluster, SimDuration};
 
 use super::{Sight, collectives};
@@ -17,9 +17,17 @@ pub enum CostChoice {
         file: Option<(String, String)>,
         /// Measured times of collectives, before those of every calibration.
         collectives: Vec<CollectivePoints>,
+        /// How compute and exchanges slow each other, in place of what every calibration says.
+        interference: Option<Interference>,
     },
     /// Durations of whole passes of each pipeline position.
     PassTable(PassTable),
+}
+
+impl Default for CostChoice {
+    fn default() -> Self {
+        Self::Calibration { file: None, collectives: Vec::new(), interference: None }
+    }
 }
 
 /// The name under which problems of a calibration written into the scenario appear.
@@ -39,7 +47,7 @@ pub(super) fn read(
     stack_named: bool,
 ) -> Option<(CostChoice, Option<Text>)> {
     let Some(table) = root.table("cost") else {
-        return Some((CostChoice::Calibration { file: None, collectives: Vec::new() }, None));
+        return Some((CostChoice::default(), None));
     };
     let source = table.get("source").map_or(Some(false), |v| v.choice(&[("calibration", false), ("pass-table", true)]));
     let choice = match source {
@@ -58,6 +66,7 @@ pub(super) fn read(
 
 fn calibration(table: &Table<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) -> Option<CostChoice> {
     let collectives = table.get("collectives").map_or(Some(Vec::new()), |v| collectives::read(&v, sight, cluster));
+    let interference = interference(table);
     let file = match (table.get("file"), table.get("calibration")) {
         (Some(_), Some(text)) => {
             text.problem("a file and a calibration written out exclude each other", None);
@@ -67,7 +76,17 @@ fn calibration(table: &Table<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) 
         (None, Some(text)) => Some((INLINE.to_owned(), text.text()?.to_owned())),
         (None, None) => None,
     };
-    Some(CostChoice::Calibration { file, collectives: collectives? })
+    Some(CostChoice::Calibration { file, collectives: collectives?, interference: interference? })
+}
+
+/// Factors of the user's own: how much longer work takes beside the other kind.
+fn interference(table: &Table<'_>) -> Option<Option<Interference>> {
+    let Some(table) = table.table("interference") else { return Some(None) };
+    let factor = |key| table.get(key).map_or(Some(1.0), |value| value.number(1.0..=10.0));
+    let (compute, communication) = (factor("compute"), factor("communication"));
+    table.finish();
+    let source = "the scenario".to_owned();
+    Some(Some(Interference { compute: compute?, communication: communication?, rows: 0, source }))
 }
 
 fn stacks(table: &Table<'_>, sight: &Sight<'_>, stack_named: bool) -> Option<Option<Text>> {

@@ -471,7 +471,7 @@ fn cost_table(cost: &CostChoice, stack: &StackChoice) -> Table {
 
 fn durations_table(cost: &CostChoice) -> Table {
     match cost {
-        CostChoice::Calibration { file, collectives } => {
+        CostChoice::Calibration { file, collectives, interference } => {
             let mut entries = table([("source", text("calibration"))]);
             if let Some((_, content)) = file {
                 entries.insert("calibration".to_owned(), text(content));
@@ -479,6 +479,11 @@ fn durations_table(cost: &CostChoice) -> Table {
             if !collectives.is_empty() {
                 let rows = collectives.iter().map(collective).collect();
                 entries.insert("collectives".to_owned(), Value::Array(rows));
+            }
+            if let Some(own) = interference {
+                let factors = [("compute", own.compute), ("communication", own.communication)];
+                let factors = table(factors.map(|(key, factor)| (key, Value::Float(factor))));
+                entries.insert("interference".to_owned(), factors.into());
             }
             entries
         }

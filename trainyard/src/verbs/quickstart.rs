@@ -29,6 +29,7 @@ pub fn quickstart(folder: &Path, context: &Context<'_>) -> Result<QuickstartRepo
     loaded.scenario.cost = CostChoice::Calibration {
         file: Some(("calibration.toml".to_owned(), calibration.calibration_toml.clone())),
         collectives: Vec::new(),
+        interference: None,
     };
     let job = Job::new(&loaded, Some(&measured))?;
     let planned = plan::report(&job, context)?;
