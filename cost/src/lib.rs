@@ -67,6 +67,7 @@ mod collective;
 mod compute;
 mod curve;
 mod fit;
+mod long_run;
 pub mod memory;
 mod model;
 mod pass_table;
@@ -87,6 +88,10 @@ pub use calibration::{
 pub use collective::Steps;
 pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
+pub use long_run::{
+    Checkpointing, ExpectedShares, Failing, Progress, best_interval_s, best_iterations, daly_interval_s, expected_shares,
+    young_interval_s,
+};
 pub use model::{CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplicated, exposed};
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;

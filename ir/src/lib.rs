@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod counts;
 pub mod grid;
 pub mod ids;
+mod long_run;
 pub mod measurement;
 pub mod model;
 mod named;
@@ -37,6 +38,7 @@ pub use ids::{
     BufferId, ChunkId, DeviceId, DeviceKindId, GroupId, InstructionId, MicrobatchId, NodeId, NodeKindId, Rank, RoleId,
     StageId,
 };
+pub use long_run::{RunAccount, RunPart};
 pub use measurement::{MeasuredOp, Measurement};
 pub use model::{
     BranchNorms, Experts, FeedForward, GatedDelta, LatentAttention, LayerKind, LayerRun, Mamba, Mixer, MlpKind, Model,

@@ -4,6 +4,7 @@ use askama::Template;
 use ir::{Bytes, Clock};
 
 use crate::activity::Activity;
+use crate::document::{Block, Section};
 use crate::draw::scene::Key;
 use crate::draw::{bars, charts, palette};
 use crate::metrics::{Metrics, bounds};
@@ -51,6 +52,7 @@ struct Page<'a> {
     memory_table: Table,
     memory_over_time: Option<Chart>,
     losses: Option<Picture>,
+    long_run: Option<Section>,
     provenance: &'a [(String, String)],
     resolved_scenario: &'a str,
     command: &'a str,
@@ -82,6 +84,7 @@ impl Report<'_> {
             memory_table: self.memory_table(),
             memory_over_time: self.memory_over_time(),
             losses: self.loss_picture(),
+            long_run: self.input.long_run.as_ref().map(crate::long_run::LongRunSummary::section),
             provenance: &self.input.provenance,
             resolved_scenario: &self.input.resolved_scenario,
             command: &self.input.command,

@@ -4,6 +4,7 @@ use ir::{Bytes, Clock, Problem, Program, Timeline};
 use serde::Serialize;
 
 use crate::compare::{Comparison, compare};
+use crate::long_run::LongRunSummary;
 use crate::metrics::{Metrics, ModelRate, bounds};
 
 /// Version of the JSON that [`Report::json`] writes. Raised when a key changes its meaning or goes away.
@@ -36,6 +37,8 @@ pub struct ReportInput<'a> {
     pub warnings: Vec<String>,
     /// The scenario with all defaults resolved, as text; may be empty.
     pub resolved_scenario: String,
+    /// What checkpoints and failures leave of a run of months, where the scenario has them.
+    pub long_run: Option<LongRunSummary>,
 }
 
 /// Losses of one run.
@@ -107,6 +110,8 @@ impl<'a> Report<'a> {
             metrics: &'a [Metrics],
             comparison: &'a Option<Comparison>,
             losses: &'a [LossCurve],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            long_run: Option<&'a LongRunSummary>,
             provenance: serde_json::Map<String, serde_json::Value>,
         }
         let document = Document {
@@ -116,6 +121,7 @@ impl<'a> Report<'a> {
             metrics: &self.metrics,
             comparison: &self.comparison,
             losses: &self.input.losses,
+            long_run: self.input.long_run.as_ref(),
             provenance: self
                 .input
                 .provenance

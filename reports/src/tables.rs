@@ -333,6 +333,9 @@ impl Report<'_> {
         for table in self.tables() {
             out.push_str(&format!("\n## {}\n\n{}", table.title, markdown_table(&table)));
         }
+        for table in self.input.long_run.iter().flat_map(|run| run.tables()) {
+            out.push_str(&format!("\n## Over a long run: {}\n\n{}", table.title, markdown_table(&table)));
+        }
         if !self.input.provenance.is_empty() {
             let mut table = Table::new("What was assumed", &["", ""]);
             self.input.provenance.iter().for_each(|(name, value)| table.row(vec![name.clone(), value.clone()]));

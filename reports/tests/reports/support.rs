@@ -469,5 +469,6 @@ pub(crate) fn input<'a>(program: &'a Program, timelines: Vec<&'a Timeline>) -> t
         provenance: Vec::new(),
         warnings: Vec::new(),
         resolved_scenario: String::new(),
+        long_run: None,
     }
 }
