@@ -95,7 +95,13 @@ pub(crate) enum Verb {
     /// Answer the questions of a scenario's `size`: how many nodes, tokens for a budget, largest model, network
     Size(OfScenario),
     /// Train a scenario on this machine's cores
-    Run(OfScenario),
+    Run {
+        #[command(flatten)]
+        of: OfScenario,
+        /// Go on from this checkpoint, or the newest whole one of this folder, in place of the scenario's own
+        #[arg(long, value_name = "FOLDER")]
+        resume: Option<PathBuf>,
+    },
     /// Train a scenario with a process of this host for each rank; under torchrun, srun or mpirun, use `run`
     Launch {
         #[command(flatten)]
@@ -109,7 +115,10 @@ pub(crate) enum Verb {
         /// How many times lost processes are started again
         #[arg(long, value_name = "TIMES", default_value_t = 3)]
         restarts: u32,
-        /// Keep the state to go on from after every so many iterations
+        /// Go on from this checkpoint, or the newest whole one of this folder, in place of the scenario's own
+        #[arg(long, value_name = "FOLDER")]
+        resume: Option<PathBuf>,
+        /// Where no checkpoints are written, keep the state to go on from in memory after every so many iterations
         #[arg(long, value_name = "ITERATIONS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
         keep_every: u64,
     },
@@ -246,7 +255,7 @@ impl Verb {
             Self::Simulate(_) => "simulate",
             Self::Explain(_) => "explain",
             Self::Size(_) => "size",
-            Self::Run(_) => "run",
+            Self::Run { .. } => "run",
             Self::Launch { .. } => "launch",
             Self::Worker { .. } => "worker",
             Self::Compare(_) => "compare",
@@ -276,8 +285,8 @@ impl Verb {
             | Self::Simulate(of)
             | Self::Explain(of)
             | Self::Size(of)
-            | Self::Run(of)
             | Self::Compare(of)
+            | Self::Run { of, .. }
             | Self::Launch { of, .. } => &of.common,
         }
     }

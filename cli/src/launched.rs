@@ -1,5 +1,6 @@
 //! `run` and `launch`: training with threads, with processes of this host, or with those of a launcher.
 
+use std::path::Path;
 use std::process::Command;
 
 use trainyard::results::{RunReport, json};
@@ -10,17 +11,17 @@ use crate::arguments::OfScenario;
 use crate::tables;
 
 /// `run`: with threads, unless a launcher started this process and others.
-pub(crate) fn run(of: &OfScenario, context: &Context<'_>) -> Result<Answer, Error> {
+pub(crate) fn run(of: &OfScenario, resume: Option<&Path>, context: &Context<'_>) -> Result<Answer, Error> {
     match Launch::read()? {
         None => {
             let (loaded, out) = open(of)?;
-            close(trainyard::run(&loaded, context)?, &loaded, out)
+            close(trainyard::run_from(&loaded, resume, context)?, &loaded, out)
         }
         Some(launch) if launch.rank == 0 => {
             // First of all: whatever is wrong with the scenario, the others are told to end.
             let gathered = trainyard::gather(&launch, context)?;
             let (loaded, out) = open(of)?;
-            close(trainyard::run_gathered(&loaded, gathered, context)?, &loaded, out)
+            close(trainyard::run_gathered(&loaded, gathered, resume, context)?, &loaded, out)
         }
         Some(launch) => trainyard::take_part(&launch).map(|()| Answer::none()),
     }

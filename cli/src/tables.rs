@@ -246,6 +246,28 @@ fn measured(out: &mut String, report: &RunReport) {
     line(out, "iteration", format!("{spread} (median of {counted}, after {} to warm up)", report.warm_up_iterations));
     line(out, "throughput", format!("{:.0} tokens/s", report.tokens_per_second));
     line(out, "ranks", &report.ranks);
+    for refused in &report.refused_checkpoints {
+        line(out, "not used", refused.yellow());
+    }
+    if let Some(from) = &report.resumed_from {
+        line(out, "went on from", format!("{from}, at iteration {}", report.first_iteration));
+    }
+    if let Some(kept) = &report.checkpoints {
+        let words = format!(
+            "{} of {:.1} MB in {}; training stood still for {}",
+            kept.written,
+            kept.bytes as f64 * 1e-6,
+            kept.folder,
+            time(kept.blocked_ms)
+        );
+        line(out, "checkpoints", words);
+        for failure in &kept.failures {
+            line(out, "not kept", failure.yellow());
+        }
+    }
+    for slow in &report.slow_ranks {
+        line(out, "slow", slow.yellow());
+    }
     for cause in &report.lost {
         line(out, "started again", cause.yellow());
     }

@@ -74,13 +74,14 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
         Verb::Plan(of) | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
             of_scenario(verb, of, context)
         }
-        Verb::Run(of) => launched::run(of, context),
-        Verb::Launch { of, nproc, silence, restarts, keep_every } => {
+        Verb::Run { of, resume } => launched::run(of, resume.as_deref(), context),
+        Verb::Launch { of, nproc, silence, restarts, resume, keep_every } => {
             let request = LaunchRequest {
                 processes: *nproc,
                 silence: *silence,
                 restarts: *restarts,
                 keep_every: *keep_every,
+                resume: resume.clone(),
                 worker: launched::worker,
             };
             launched::launch(of, &request, context)

@@ -5,6 +5,7 @@
 //! | [`kernels`] | the arithmetic: pure functions over slices, forward and both gradients apart |
 //! | [`state`] | one rank: weights, activations, gradients, and what every instruction does to them |
 //! | [`runtime`] | threads or processes that carry out a program on such ranks; emulated devices and links; [`CpuBackend`] |
+//! | [`checkpoint`] | the state of training in a folder: written beside training, read under any other division |
 //! | [`data`] | a text to train on, and samples of it in an order that no division changes |
 //! | [`device`] | where arithmetic happens: buffers, streams, events and operations as data; the CPU as such a device |
 //! | `cuda` | NVIDIA GPUs as such devices, and groups of them (feature `cuda`, on by default; needs no CUDA to build) |
@@ -12,7 +13,8 @@
 //!
 //! **Deliberately ignorant of** schedules, prices and predictions: it interprets a verified program as the simulator does,
 //! knows neither why the program is what it is nor how long anything should take, and reports what happened as the same
-//! [`ir::Timeline`]. It prints nothing, and touches no file but the cache of device code in the folder that it is given.
+//! [`ir::Timeline`]. It prints nothing, and touches no file but checkpoints and the cache of device code, in the folders
+//! that it is given.
 //!
 //! The same program gives the same bits in every run on one machine: every sum has a fixed order, and times decide nothing.
 //!
@@ -30,6 +32,7 @@
 //!
 //! Read next: [`runtime`] for what the measured spans mean.
 
+pub mod checkpoint;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod data;
@@ -43,6 +46,7 @@ pub mod state;
 pub use measure::{MeasureOptions, measure};
 pub use runtime::processes::{self, Processes};
 pub use runtime::{
-    CpuBackend, CpuOptions, Fault, FaultKind, Recovery, Snapshot, emulates_links, oversubscribed, slowdowns,
+    CpuBackend, CpuOptions, Fault, FaultKind, Loss, Recovery, Snapshot, Started, emulates_links, oversubscribed,
+    slowdowns,
 };
 pub use state::Weights;

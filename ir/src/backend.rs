@@ -93,6 +93,13 @@ pub enum BackendError {
         /// Why.
         cause: String,
     },
+    /// The state of training could not be kept.
+    Checkpoint {
+        /// Iterations that are in it.
+        iterations: u64,
+        /// What prevented it.
+        what: String,
+    },
     /// The person asked to stop.
     Interrupted,
 }
@@ -113,6 +120,12 @@ impl std::fmt::Display for BackendError {
             Self::RankFailed { rank, iteration, cause } => {
                 write!(f, "rank {} failed in iteration {iteration}: {cause}; all ranks were stopped", rank.raw())
             }
+            Self::Checkpoint { iterations, what } => {
+                write!(
+                    f,
+                    "the checkpoint after {iterations} iterations could not be written: {what}; the run was stopped"
+                )
+            }
             Self::Interrupted => write!(f, "interrupted"),
         }
     }
@@ -121,7 +134,8 @@ impl std::error::Error for BackendError {}
 
 /// A machine that carries out verified programs, one iteration at a time.
 ///
-/// Order of calls: `unsupported` (any time), `load`, then `iterate` with iterations 0, 1, 2, …; `load` again replaces
+/// Order of calls: `unsupported` (any time), `load`, then `iterate` with consecutive iterations, from 0 unless it goes on from
+/// the state of an earlier run; `load` again replaces
 /// the program between iterations and keeps the state of training.
 pub trait Backend {
     /// What its times are.

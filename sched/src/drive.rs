@@ -2,6 +2,7 @@
 //!
 //! The same loop drives the simulator and the executor. It holds no clock and reads nothing: times are the backend's.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ir::{Backend, BackendError, Decision, Event, IterationOutcome, SimTime, VerifiedProgram};
@@ -48,9 +49,23 @@ pub fn drive(
     controller: &mut dyn Controller,
     observe: &mut dyn FnMut(u64, &IterationOutcome) -> bool,
 ) -> Result<Drive, BackendError> {
+    drive_on(backend, program, 0..iterations, controller, observe)
+}
+
+/// As [`drive`], with these iterations: a backend that goes on from the state of an earlier run begins where that ended.
+///
+/// # Errors
+/// As [`drive`].
+pub fn drive_on(
+    backend: &mut dyn Backend,
+    program: Arc<VerifiedProgram>,
+    iterations: Range<u64>,
+    controller: &mut dyn Controller,
+    observe: &mut dyn FnMut(u64, &IterationOutcome) -> bool,
+) -> Result<Drive, BackendError> {
     load(backend, program)?;
     let mut done = Drive { iterations: 0, elapsed: SimTime::ZERO, stopped: false };
-    for iteration in 0..iterations {
+    for iteration in iterations {
         let outcome = backend.iterate(iteration)?;
         done.iterations += 1;
         done.elapsed += outcome.timeline.end().saturating_since(SimTime::ZERO);

@@ -41,7 +41,7 @@ mod state;
 mod testing;
 mod vocabulary;
 
-pub use drive::{Controller, Drive, StaticController, drive};
+pub use drive::{Controller, Drive, StaticController, drive, drive_on};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};

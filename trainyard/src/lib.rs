@@ -49,6 +49,6 @@ pub use scenario::{Loaded, Scenario};
 pub use verbs::{
     CalibrateRowsRequest, Gathered, InitRequest, LaunchRequest, Subject, SweepPoints, SweepRequest, ValidateRequest,
     Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, gather, init,
-    launch as launch_processes, plan, quickstart, run, run_gathered, serve_launched, simulate, size, stage_reports,
-    sweep, take_part, validate,
+    launch as launch_processes, plan, quickstart, run, run_from, run_gathered, serve_launched, simulate, size,
+    stage_reports, sweep, take_part, validate,
 };

@@ -1,23 +1,26 @@
 //! The CPU as a machine that carries out programs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ir::{
     Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Problem, Program, Rank, Timeline,
     VerifiedProgram,
 };
 
+use super::checkpointing::{Checkpointing, Origin, build};
 use super::crew::{Batch, Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
 use super::processes::{Job, Processes, Tensors};
-use super::recovery::Recovery;
+use super::recovery::{Recovery, Started};
 use super::refusals;
 use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
+use crate::checkpoint::DataPosition;
 use crate::data::Dataset;
-use crate::state::{RankState, Routing, Weights};
+use crate::state::Routing;
 
 /// Trains for real, in FP32 or BF16: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
 ///
@@ -29,20 +32,25 @@ pub struct CpuBackend {
     cluster: Cluster,
     corpus: Arc<[u8]>,
     options: CpuOptions,
-    processes: Option<Processes>,
+    pub(super) processes: Option<Processes>,
     recovery: Option<Recovery>,
-    loaded: Option<Loaded>,
+    pub(super) checkpointing: Option<Checkpointing>,
+    /// What the next program that is loaded begins with, or the loaded one began with.
+    pub(super) origin: Origin,
+    /// The first iteration after it, once it is known.
+    first: Option<u64>,
+    pub(super) loaded: Option<Loaded>,
     losses: Vec<f64>,
 }
 
 #[derive(Debug)]
-struct Loaded {
-    program: Arc<VerifiedProgram>,
+pub(super) struct Loaded {
+    pub(super) program: Arc<VerifiedProgram>,
     flat: Arc<Program>,
     dataset: Arc<Dataset>,
     digest: u64,
     /// The threads, unless the ranks are processes.
-    crew: Option<Crew>,
+    pub(super) crew: Option<Crew>,
     oversubscribed: bool,
 }
 
@@ -56,6 +64,9 @@ impl CpuBackend {
             options,
             processes: None,
             recovery: None,
+            checkpointing: None,
+            origin: Origin::Fresh,
+            first: None,
             loaded: None,
             losses: Vec::new(),
         }
@@ -75,6 +86,11 @@ impl CpuBackend {
     #[must_use]
     pub const fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
+    }
+    /// The program that is carried out, which may be another than was loaded once ranks were lost; `None` before `load`.
+    #[must_use]
+    pub fn program(&self) -> Option<&Arc<VerifiedProgram>> {
+        self.loaded.as_ref().map(|loaded| &loaded.program)
     }
     /// Mean loss of each iteration that ended, in order, since the backend was made.
     #[must_use]
@@ -119,22 +135,30 @@ impl CpuBackend {
         problems
     }
 
-    /// The state to go on from: that of the loaded program, if it is of the same model and nothing went wrong.
-    fn carried_over(&mut self, model: &Model) -> Option<Snapshot> {
-        let same = self.loaded.as_ref()?.program.model == *model;
+    /// The state to go on from: that of the loaded program, if it is of the same model and nothing went wrong; before anything
+    /// was loaded, what this backend was told to begin with.
+    fn carried_over(&mut self, model: &Model) -> Result<Origin, BackendError> {
+        // What is being written is of the ranks that are there.
+        match (self.finish_checkpoints(), &mut self.checkpointing) {
+            (Err(error @ BackendError::Checkpoint { .. }), _) => return Err(error),
+            (Err(_), Some(checkpointing)) => checkpointing.abandon(),
+            (Err(_), None) | (Ok(()), _) => {}
+        }
+        let Some(loaded) = &self.loaded else { return Ok(std::mem::take(&mut self.origin)) };
+        let same = loaded.program.model == *model;
         let snapshot = if same { self.snapshot().ok().flatten() } else { None };
         self.loaded = None;
-        snapshot
+        Ok(snapshot.map_or(Origin::Fresh, |snapshot| Origin::Kept(Arc::new(snapshot))))
     }
 
-    /// Tells all processes what they work on, going on from `carried` if there is any.
+    /// Tells all processes what they work on, and what they begin with.
     fn tell(
         &mut self,
         program: &Arc<VerifiedProgram>,
         flat: &Arc<Program>,
-        carried: Option<&Snapshot>,
+        origin: &Origin,
     ) -> Result<(), BackendError> {
-        let job = job(program, &self.options, carried);
+        let job = job(program, &self.options, origin);
         let slowdowns = slowdowns(program, &self.cluster);
         let script = Arc::new(Script::new(program));
         let processes = self.processes.as_mut().expect("ranks that are processes");
@@ -143,6 +167,7 @@ impl CpuBackend {
 
     /// Carries out an iteration, and keeps the state after it if it is wanted.
     fn attempt(&mut self, iteration: u64) -> Result<Vec<Report>, BackendError> {
+        self.look_after_checkpoints(false)?;
         let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
         let reports = match (&loaded.crew, &mut self.processes) {
             (Some(crew), _) => crew.iterate(iteration),
@@ -152,7 +177,11 @@ impl CpuBackend {
             }
             (None, None) => unreachable!("a loaded program has ranks"),
         }?;
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.wants(iteration)) {
+        if let Some(checkpointing) = &self.checkpointing {
+            if checkpointing.due(iteration + 1) {
+                self.checkpoint(iteration + 1)?;
+            }
+        } else if self.recovery.as_ref().is_some_and(|recovery| recovery.wants(iteration)) {
             let state = self.snapshot()?.expect("a program is loaded");
             self.recovery.as_mut().expect("it wants the state").keep(iteration, state);
         }
@@ -160,32 +189,57 @@ impl CpuBackend {
     }
 
     /// Starts the ranks again after they stopped in `iteration`, and gives the iteration to go on from.
-    fn recover(
-        &mut self,
-        program: &Arc<VerifiedProgram>,
-        flat: &Arc<Program>,
-        iteration: u64,
-        mut error: BackendError,
-    ) -> Result<u64, BackendError> {
+    fn recover(&mut self, iteration: u64, mut error: BackendError) -> Result<u64, BackendError> {
         let Some(mut recovery) = self.recovery.take() else { return Err(error) };
+        let since = Instant::now();
         let result = loop {
-            let next = match recovery.lost(iteration, error) {
-                Ok(next) => next,
-                Err(error) => break Err(error),
-            };
-            // The old ones end before new ones start.
+            if let Err(error) = recovery.lost(error) {
+                break Err(error);
+            }
+            // The old ones end before new ones start, and write nothing more.
             self.processes = None;
-            let started = recovery.start().and_then(|processes| {
-                self.processes = Some(processes);
-                self.tell(program, flat, recovery.kept())
-            });
-            match started {
-                Ok(()) => break Ok(next),
+            if let Some(checkpointing) = &mut self.checkpointing {
+                checkpointing.abandon();
+            }
+            match recovery.start().and_then(|started| self.go_on(started, &recovery, iteration)) {
+                Ok(next) => break Ok(next),
                 Err(again) => error = again,
             }
         };
+        recovery.restarted(since);
         self.recovery = Some(recovery);
         result
+    }
+
+    /// Gives new processes the newest state, and says which iteration follows it.
+    fn go_on(&mut self, started: Started, recovery: &Recovery, iteration: u64) -> Result<u64, BackendError> {
+        let Started { processes, program } = started;
+        self.processes = Some(processes);
+        if let Some(program) = program {
+            let problems = self.problems(&program);
+            if !problems.is_empty() {
+                return Err(BackendError::Unsupported(problems));
+            }
+            let loaded = self.loaded.as_mut().expect("a program was loaded");
+            loaded.flat = Arc::new(Program::clone(&program));
+            loaded.digest = program.digest();
+            loaded.oversubscribed = oversubscribed(&program, &self.cluster, cores());
+            loaded.program = program;
+        }
+        let loaded = self.loaded.as_ref().expect("a program was loaded");
+        let (program, flat) = (Arc::clone(&loaded.program), Arc::clone(&loaded.flat));
+        let data = DataPosition::after(&program.workload, iteration);
+        let written = self.checkpointing.as_mut().and_then(|all| all.newest(&program.model, &data));
+        let (origin, next) = match (written, recovery.kept()) {
+            (Some(found), _) => {
+                let next = found.manifest.iterations;
+                (Origin::Found(found), next)
+            }
+            (None, Some((next, kept))) => (Origin::Kept(kept), next),
+            (None, None) => (self.origin.clone(), self.first.unwrap_or(iteration)),
+        };
+        self.tell(&program, &flat, &origin)?;
+        Ok(next)
     }
 
     /// Starts the threads of the ranks.
@@ -194,15 +248,15 @@ impl CpuBackend {
         plan: Plan,
         verified: &Arc<VerifiedProgram>,
         dataset: &Arc<Dataset>,
-        carried: Option<Snapshot>,
+        origin: Origin,
     ) -> Result<Crew, BackendError> {
         let (initial, routing) = (self.options.initial.clone(), self.options.routing.clone());
         let build = {
             let verified = Arc::clone(verified);
             move |rank| {
-                let mut state = build(&verified, rank, carried.as_ref(), initial.as_deref());
+                let mut state = build(&verified, rank, &origin, initial.as_deref())?;
                 state.set_routing(routing.clone());
-                state
+                Ok(state)
             }
         };
         let (program, dataset) = (Arc::clone(&plan.program), Arc::clone(dataset));
@@ -229,47 +283,60 @@ impl Backend for CpuBackend {
         let dataset = Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed)
             .map_err(|problem| BackendError::Unsupported(vec![problem]))?;
         let dataset = Arc::new(dataset);
-        let carried = self.carried_over(&program.model);
+        let origin = self.carried_over(&program.model)?;
         let flat = Arc::new(Program::clone(&program));
+        self.first = match &origin {
+            Origin::Found(found) => Some(found.manifest.iterations),
+            Origin::Fresh | Origin::Kept(_) => None,
+        };
         let crew = if self.processes.is_some() {
-            let told = self.tell(&program, &flat, carried.as_ref());
-            if let Some(recovery) = &mut self.recovery {
-                recovery.begin(carried);
-            }
-            if let Err(error) = told {
-                self.recover(&program, &flat, 0, error)?;
-            }
+            self.origin = origin;
             None
         } else {
             let script = Arc::new(Script::new(&program));
             let slowdowns = slowdowns(&program, &self.cluster);
             let (wires, capacities) = wires(&program, &self.cluster, &script);
             let plan = Plan { program: Arc::clone(&flat), script, wires, capacities, slowdowns };
-            Some(self.start(plan, &program, &dataset, carried)?)
+            Some(self.start(plan, &program, &dataset, origin)?)
         };
-        let cores =
-            std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
-        let oversubscribed = oversubscribed(&program, &self.cluster, cores);
-        self.loaded = Some(Loaded { digest: program.digest(), program, flat, dataset, crew, oversubscribed });
+        let over_processes = crew.is_none();
+        let oversubscribed = oversubscribed(&program, &self.cluster, cores());
+        let (digest, loaded) = (program.digest(), (Arc::clone(&program), Arc::clone(&flat)));
+        self.loaded = Some(Loaded { digest, program, flat, dataset, crew, oversubscribed });
+        if over_processes {
+            if let Some(recovery) = &mut self.recovery {
+                recovery.begin();
+            }
+            let origin = self.origin.clone();
+            if let Err(error) = self.tell(&loaded.0, &loaded.1, &origin) {
+                let recovered = self.recover(self.first.unwrap_or(0), error);
+                if recovered.is_err() {
+                    self.loaded = None;
+                }
+                recovered?;
+            }
+        }
         Ok(())
     }
 
     /// # Panics
     /// If nothing is loaded.
     fn iterate(&mut self, iteration: u64) -> Result<IterationOutcome, BackendError> {
-        if let Some(recovery) = &mut self.recovery {
-            recovery.enter(iteration);
-        }
+        self.first.get_or_insert(iteration);
         let mut at = iteration;
         let reports = loop {
-            match self.attempt(at) {
+            let begun = Instant::now();
+            let attempted = self.attempt(at);
+            if let Some(recovery) = &mut self.recovery {
+                match &attempted {
+                    Ok(_) => recovery.ended(begun, at < iteration),
+                    Err(_) => recovery.broke_off(begun),
+                }
+            }
+            match attempted {
                 Ok(reports) if at == iteration => break reports,
                 Ok(_) => at += 1,
-                Err(error) => {
-                    let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
-                    let (program, flat) = (Arc::clone(&loaded.program), Arc::clone(&loaded.flat));
-                    at = self.recover(&program, &flat, at, error)?;
-                }
+                Err(error) => at = self.recover(at, error)?,
             }
         };
         let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
@@ -286,33 +353,34 @@ impl Backend for CpuBackend {
     }
 }
 
-/// A rank's state, going on from `carried` if there is any.
-fn build(
-    program: &Arc<VerifiedProgram>,
-    rank: Rank,
-    carried: Option<&Snapshot>,
-    initial: Option<&Weights>,
-) -> RankState {
-    let mut state = RankState::new(program, rank, carried.map(|snapshot| &snapshot.weights).or(initial));
-    if let Some(Snapshot { moments: [first, second], .. }) = carried {
-        state.load_moments(first, second);
-    }
-    state
-}
-
 /// What a rank's process is told to work on, by its slowdown.
-fn job(program: &VerifiedProgram, options: &CpuOptions, carried: Option<&Snapshot>) -> impl Fn(f64) -> Job + use<> {
+fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl Fn(f64) -> Job + use<> {
     let text = ir::program::text::print(program);
     let faults = options.faults.clone();
-    let weights = carried.map(|snapshot| &snapshot.weights).or(options.initial.as_deref()).cloned();
-    let moments = carried.map(|snapshot| snapshot.moments.clone());
+    let (mut weights, mut moments, mut checkpoint) = (options.initial.clone(), None, None);
+    match origin {
+        Origin::Fresh => {}
+        Origin::Kept(snapshot) => {
+            weights = Some(Arc::new(snapshot.weights.clone()));
+            moments = Some(snapshot.moments.clone());
+        }
+        Origin::Found(found) => {
+            let files = found.manifest.shards.iter().map(|shard| shard.name.clone()).collect();
+            checkpoint = Some((found.path.to_string_lossy().into_owned(), files));
+        }
+    }
     move |slowdown| Job {
         program: text.clone(),
         slowdown,
         faults: faults.clone(),
-        weights: weights.as_ref().map(Tensors::from),
+        weights: weights.as_deref().map(Tensors::from),
         moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
+        checkpoint: checkpoint.clone(),
     }
+}
+
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
 fn ended() -> Problem {

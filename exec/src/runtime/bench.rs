@@ -114,7 +114,7 @@ fn run(program: Program, elements: usize, iterations: u64) -> Vec<Report> {
         let (whole, mut bundle) = (vec![1e-30; elements], Vec::new());
         parcels::begin(&mut bundle, std::iter::repeat_n(elements / members, members));
         bundle.extend_from_slice(&whole[..elements / members * members]);
-        Mover { whole, bundle, members }
+        Ok(Mover { whole, bundle, members })
     };
     let crew = Crew::start(plan, CpuOptions::default(), build, |_, _, _| Batch::default());
     let crew = crew.unwrap_or_else(|error| panic!("{error}"));

@@ -2,8 +2,10 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use super::snapshot::Snapshot;
 use super::stall::Watch;
 use super::threads::Threads;
 use super::worker::Worker;
+use crate::checkpoint::{Saver, Written};
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
 const TICK: Duration = Duration::from_millis(20);
@@ -42,6 +45,8 @@ struct Home {
     slowdowns: Vec<f64>,
     faults: Vec<Fault>,
     shared: Shared,
+    /// Where ranks say what became of what they wrote.
+    written: Sender<(usize, Written)>,
 }
 
 /// Threads, one per rank. Dropping it ends and joins them all.
@@ -49,6 +54,7 @@ pub(super) struct Crew {
     home: Arc<Home>,
     threads: Vec<JoinHandle<()>>,
     options: CpuOptions,
+    written: Receiver<(usize, Written)>,
 }
 
 /// Tokens and targets of a microbatch of a rank.
@@ -62,15 +68,17 @@ impl Crew {
     pub(super) fn start<W: Worker>(
         plan: Plan,
         options: CpuOptions,
-        build: impl Fn(Rank) -> W + Send + Sync + 'static,
+        build: impl Fn(Rank) -> Result<W, String> + Send + Sync + 'static,
         feed: impl Fn(Rank, u64, MicrobatchId) -> Batch + Send + Sync + 'static,
     ) -> Result<Self, BackendError> {
         let Plan { program, script, wires, capacities, slowdowns } = plan;
         let ranks = script.ranks.len();
         let shared = Shared::new(Exchanges::new(Arc::clone(&script), wires, &capacities), ranks);
-        let home = Arc::new(Home { program, script, slowdowns, faults: options.faults.clone(), shared });
+        let (say, written) = mpsc::channel();
+        let faults = options.faults.clone();
+        let home = Arc::new(Home { program, script, slowdowns, faults, shared, written: say });
         let source = Arc::new((build, feed));
-        let mut crew = Self { home, threads: Vec::new(), options };
+        let mut crew = Self { home, threads: Vec::new(), options, written };
         for number in 0..crew.home.program.world() {
             let rank = Rank::new(number);
             let (home, source) = (Arc::clone(&crew.home), Arc::clone(&source));
@@ -100,6 +108,41 @@ impl Crew {
     /// What stopped the crew before.
     pub(super) fn save(&self) -> Result<Snapshot, BackendError> {
         self.ask(Request::Save);
+        Ok(std::mem::take(&mut self.all_done()?.snapshot))
+    }
+
+    /// Lets all ranks write their state into a folder. Comes back when they have copied it.
+    ///
+    /// # Errors
+    /// What stopped the crew before.
+    pub(super) fn write(&self, folder: PathBuf) -> Result<(), BackendError> {
+        self.ask(Request::Write(folder.into()));
+        self.all_done().map(drop)
+    }
+
+    /// What ranks have written since this was last asked, with their numbers. Waits, if asked to, until there is something.
+    ///
+    /// # Errors
+    /// What stopped the crew before.
+    pub(super) fn written(&self, wait: bool) -> Result<Vec<(usize, Written)>, BackendError> {
+        loop {
+            let all: Vec<_> = self.written.try_iter().collect();
+            if !all.is_empty() || !wait {
+                return Ok(all);
+            }
+            match self.written.recv_timeout(TICK) {
+                Ok(one) => return Ok(vec![one]),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this crew's home has a sender"),
+            }
+            if let Some(failure) = self.home.shared.lock().failure.clone() {
+                return Err(failure);
+            }
+        }
+    }
+
+    /// Waits until all ranks have done what they were asked for.
+    fn all_done(&self) -> Result<MutexGuard<'_, State>, BackendError> {
         let shared = &self.home.shared;
         let mut state = shared.lock();
         loop {
@@ -107,7 +150,7 @@ impl Crew {
                 return Err(failure);
             }
             if state.ready == self.threads.len() {
-                return Ok(std::mem::take(&mut state.snapshot));
+                return Ok(state);
             }
             state = shared.coordinate(state, TICK);
         }
@@ -176,7 +219,7 @@ impl Home {
     fn live<W: Worker>(
         &self,
         rank: Rank,
-        build: &impl Fn(Rank) -> W,
+        build: &impl Fn(Rank) -> Result<W, String>,
         feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
     ) {
         wait_exactly();
@@ -190,33 +233,56 @@ impl Home {
     fn work<W: Worker>(
         &self,
         rank: Rank,
-        build: &impl Fn(Rank) -> W,
+        build: &impl Fn(Rank) -> Result<W, String>,
         feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
         iteration: &mut u64,
     ) {
-        let (mut worker, mut scratch) = (build(rank), Vec::new());
-        let mut state = self.shared.lock();
-        state.ready += 1;
-        self.shared.tell_coordinator(state);
+        let mut worker = match build(rank) {
+            Ok(worker) => worker,
+            Err(cause) => return self.shared.fail(BackendError::RankFailed { rank, iteration: 0, cause }),
+        };
+        let (mut scratch, mut saver) = (Vec::new(), None);
+        self.done();
         for count in 1.. {
             match self.next_request(rank, count) {
                 None => return,
                 Some(Request::Save) => {
-                    state = self.shared.lock();
+                    let mut state = self.shared.lock();
                     worker.save(&mut |kept, part| state.snapshot.put(kept, part));
-                    state.ready += 1;
-                    self.shared.tell_coordinator(state);
+                    drop(state);
+                    self.done();
+                }
+                Some(Request::Write(folder)) => {
+                    self.write(rank, &worker, &mut saver, &folder);
+                    self.done();
                 }
                 Some(Request::Iterate(number)) => {
                     *iteration = number;
                     let run = (&mut worker, &mut scratch);
                     let Some(report) = self.iterate(rank, run, feed, number, count) else { return };
-                    state = self.shared.lock();
+                    let mut state = self.shared.lock();
                     state.reports[rank.index()] = Some(report);
                     self.shared.tell_coordinator(state);
                 }
             }
         }
+    }
+
+    /// A rank has done what it was asked for.
+    fn done(&self) {
+        let mut state = self.shared.lock();
+        state.ready += 1;
+        self.shared.tell_coordinator(state);
+    }
+
+    /// Copies what a rank writes into a folder, and lets its saver write that.
+    fn write(&self, rank: Rank, worker: &impl Worker, saver: &mut Option<Saver>, folder: &Path) {
+        let say = self.written.clone();
+        let done = move |written| {
+            // A crew that is gone wants to know nothing.
+            let _ = say.send((rank.index(), written));
+        };
+        Saver::save_with(saver, rank, folder, |put| worker.written(put), done);
     }
 
     /// One iteration of a rank; `None` if the rank must leave.
@@ -257,7 +323,7 @@ impl Home {
         while !state.quit && state.asked < count {
             state = self.shared.sleep(rank.index(), state, None);
         }
-        (!state.quit).then_some(state.request)
+        (!state.quit).then(|| state.request.clone())
     }
 
     /// Waits until all ranks are ready to begin; the last one starts the clock. `false` if the rank must leave.

@@ -9,6 +9,8 @@
 //! | `reduce` | sums in a fixed order |
 //! | `emulation` | which devices and links are emulated |
 //! | `crew` | the threads: start, iterate, fail, stop |
+//! | `checkpointing` | when ranks write their state, and from what a training goes on |
+//! | `stragglers` | ranks that work for longer than their like |
 //! | `recovery` | processes that are started again when a rank is lost |
 //! | `meeting` | what a rank asks of whatever carries its messages and collectives |
 //! | [`processes`] | ranks that are processes: started, joined, watched, ended |
@@ -51,6 +53,7 @@
 
 mod backend;
 pub(crate) mod bench;
+mod checkpointing;
 pub(crate) mod clock;
 mod crew;
 mod describe;
@@ -68,13 +71,18 @@ mod script;
 mod shared;
 mod snapshot;
 mod stall;
+mod stragglers;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod threads;
 mod worker;
 
 pub use backend::CpuBackend;
+pub use checkpointing::{CheckpointAccount, CheckpointOptions, Checkpointing, OnFailure};
 pub use emulation::{emulates_links, oversubscribed, slowdowns};
 pub use options::{CpuOptions, Fault, FaultKind};
-pub use recovery::Recovery;
+pub use recovery::{Loss, LostTime, Recovery, Started};
 pub use snapshot::Snapshot;
+pub use stragglers::{Slow, Stragglers};
+
+pub(crate) use snapshot::Kept;

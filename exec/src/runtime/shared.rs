@@ -1,7 +1,8 @@
 //! What the threads of one backend share: one lock, and a place for each to sleep.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ir::{BackendError, InstructionId, Lane};
@@ -21,12 +22,14 @@ pub(super) struct Report {
 }
 
 /// What the ranks are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Request {
     /// To carry out an iteration.
     Iterate(u64),
     /// To put their state into the snapshot.
     Save,
+    /// To write their state into a folder: they answer when they have a copy of it.
+    Write(Arc<Path>),
 }
 
 /// Everything under the lock.

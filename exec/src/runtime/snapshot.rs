@@ -12,8 +12,9 @@ pub struct Snapshot {
 }
 
 /// One of the three numbers that training keeps for each parameter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub(super) enum Kept {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kept {
     /// The parameter.
     Weight,
     /// AdamW's first moment of it.
@@ -22,9 +23,22 @@ pub(super) enum Kept {
     SecondMoment,
 }
 
+impl Kept {
+    /// All three.
+    pub(crate) const ALL: [Self; 3] = [Self::Weight, Self::FirstMoment, Self::SecondMoment];
+    /// What stands before a tensor's name in a file.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Weight => "",
+            Self::FirstMoment => "optimizer.first_moment.",
+            Self::SecondMoment => "optimizer.second_moment.",
+        }
+    }
+}
+
 impl Snapshot {
     /// Puts a rank's part in its place.
-    pub(super) fn put(&mut self, kept: Kept, part: &Part<'_>) {
+    pub(crate) fn put(&mut self, kept: Kept, part: &Part<'_>) {
         match kept {
             Kept::Weight => self.weights.put(part),
             Kept::FirstMoment => self.moments[0].put(part),

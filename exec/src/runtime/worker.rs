@@ -63,6 +63,10 @@ pub(crate) trait Worker {
     }
     /// Shows every part of the training state that this rank answers for.
     fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>));
+    /// Shows what this rank writes into a checkpoint: of all ranks together, every element of the state once.
+    fn written(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        self.save(put);
+    }
     /// Makes one weight NaN (fault injection).
     fn poison(&mut self);
 }
@@ -126,6 +130,11 @@ impl Worker for RankState {
         self.weights().for_each(|part| put(Kept::Weight, &part));
         for (kept, parts) in [Kept::FirstMoment, Kept::SecondMoment].into_iter().zip(self.moments()) {
             parts.iter().for_each(|part| put(kept, part));
+        }
+    }
+    fn written(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
+        for parts in self.written() {
+            Kept::ALL.into_iter().zip(&parts).for_each(|(kept, part)| put(kept, part));
         }
     }
     fn poison(&mut self) {

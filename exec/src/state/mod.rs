@@ -63,12 +63,12 @@ mod transfer;
 pub mod weights;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use ir::program::{Pass, Unit};
-use ir::{Bytes, ChunkId, MicrobatchId, Rank, VerifiedProgram};
+use ir::{Bytes, ChunkId, MicrobatchId, Program, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
 pub use routing::{RecordedRouting, Routing};
@@ -305,6 +305,24 @@ impl RankState {
     #[must_use]
     pub fn moments(&self) -> [Vec<Part<'_>>; 2] {
         [0, 1].map(|which| self.all_parameters().flat_map(|parameters| parameters.moment_parts(which)).collect())
+    }
+
+    /// What this rank writes into a checkpoint, tensor by tensor: its weights in FP32 and both moments. All ranks of a program
+    /// together write every element once: of ranks that hold copies, the first does.
+    pub fn written(&self) -> impl Iterator<Item = [Part<'_>; 3]> {
+        self.all_parameters().flat_map(Parameters::written_parts)
+    }
+
+    /// Names of the tensors that a rank of a program holds a part of.
+    #[must_use]
+    pub fn tensors_of(program: &Program, rank: Rank) -> BTreeSet<String> {
+        let dims = Dimensions::new(program, rank);
+        let experts = dims.experts.as_ref().map(|experts| experts.first..experts.first + experts.local);
+        let held = program.chunks.iter().filter(|chunk| chunk.stage.raw() == dims.position);
+        let units = held.flat_map(|chunk| (0..chunk.units()).map(|position| chunk.unit(position)));
+        let parameters = units.flat_map(|unit| tensors::unit_parameters(&program.model, unit));
+        let here = |expert| experts.as_ref().is_none_or(|held| held.contains(&expert));
+        parameters.filter(|one| one.expert.is_none_or(here)).map(|one| one.name).collect()
     }
 
     /// Continues from the moments of another run of the same model, gathered by [`Weights::put`] from

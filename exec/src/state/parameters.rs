@@ -263,13 +263,36 @@ impl Parameters {
     pub(super) fn weight_parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.shards.iter().filter_map(|shard| {
             let (within, stepped) = self.owned(shard)?;
-            let part = self.segments[shard.segment].part_of(self.sharing.index);
-            let data = match self.optimizer.master() {
-                Some(master) => &master[stepped],
-                None => &self.own_weights(shard.segment)[within.start - part.start..within.end - part.start],
-            };
+            let data = self.master_weights(shard, &within, &stepped);
             Some(shard.part(within, data))
         })
+    }
+
+    /// What this rank writes into a checkpoint of each tensor: where, and among all that it steps. All ranks together write
+    /// every element once.
+    fn written(&self) -> impl Iterator<Item = (&Shard, Range<usize>, Range<usize>)> {
+        let writes = self.sharing.writes;
+        let shards = self.shards.iter().filter(move |shard| writes && shard.counted);
+        shards.filter_map(|shard| self.owned(shard).map(|(within, stepped)| (shard, within, stepped)))
+    }
+
+    /// What this rank writes of the weights, in FP32, and of both moments, tensor by tensor.
+    pub(super) fn written_parts(&self) -> impl Iterator<Item = [Part<'_>; 3]> {
+        let [first, second] = self.optimizer.moments();
+        self.written().map(move |(shard, within, stepped)| {
+            let weights = self.master_weights(shard, &within, &stepped);
+            let moments = [&first[stepped.clone()], &second[stepped]];
+            [weights, moments[0], moments[1]].map(|data| shard.part(within.clone(), data))
+        })
+    }
+
+    /// FP32 weights of a shard that this rank steps.
+    fn master_weights(&self, shard: &Shard, within: &Range<usize>, stepped: &Range<usize>) -> &[f32] {
+        let part = self.segments[shard.segment].part_of(self.sharing.index);
+        match self.optimizer.master() {
+            Some(master) => &master[stepped.clone()],
+            None => &self.own_weights(shard.segment)[within.start - part.start..within.end - part.start],
+        }
     }
 
     /// What this rank holds of the gradient of each tensor.

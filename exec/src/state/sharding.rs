@@ -28,13 +28,15 @@ pub(super) struct Sharing {
     pub(super) gathers: bool,
     /// Whether this rank answers for its part in the gradient's norm: of ranks that hold copies, the first.
     pub(super) counted: bool,
+    /// Whether this rank writes its part into a checkpoint: of ranks that hold copies, the first of all.
+    pub(super) writes: bool,
 }
 
 impl Sharing {
     /// That of a rank.
     pub(super) fn of(program: &Program, rank: Rank, dims: &Dimensions, of: Of) -> Self {
         let layout = &program.layout;
-        let (ranks, index, counted) = match of {
+        let (ranks, index, counted, copy) = match of {
             Of::Common => {
                 let replica = rank.raw() / layout.tensor % layout.replicas();
                 let ranks = layout.shard().min(layout.replicas());
@@ -46,11 +48,12 @@ impl Sharing {
                     (false, true) => replica == 0,
                     (false, false) => replica.is_multiple_of(layout.mesh.context),
                 };
-                (size(ranks), size(replica % ranks), counted)
+                (size(ranks), size(replica % ranks), counted, size(replica / ranks))
             }
             Of::Experts => {
                 let experts = dims.experts();
-                (experts.shard(), experts.copy % experts.shard(), experts.counted)
+                let ranks = experts.shard();
+                (ranks, experts.copy % ranks, experts.counted, experts.copy / ranks)
             }
         };
         let divided = ranks > 1;
@@ -59,7 +62,7 @@ impl Sharing {
             ZeroStage::Zero2 => (divided, false),
             ZeroStage::Zero3 => (divided, divided),
         };
-        Self { ranks, index, scatters, gathers, counted }
+        Self { ranks, index, scatters, gathers, counted, writes: copy == 0 }
     }
 }
 

@@ -115,7 +115,7 @@ impl Weights {
     /// Everything that keeps these from being the weights of `model`: tensors missing, of another shape, unknown.
     #[must_use]
     pub fn problems(&self, model: &Model) -> Vec<Problem> {
-        let wanted: BTreeMap<String, Vec<usize>> = model_parameters(model).map(|p| (p.name, p.shape)).collect();
+        let wanted: BTreeMap<String, Vec<usize>> = shapes(model).collect();
         let mut problems = Vec::new();
         for (name, shape) in &wanted {
             match self.tensors.get(name) {
@@ -165,6 +165,11 @@ impl Weights {
         }
         assert_eq!(done, out.len(), "a slice of {name} is smaller than its destination");
     }
+}
+
+/// Names and shapes of a model's tensors.
+pub(crate) fn shapes(model: &Model) -> impl Iterator<Item = (String, Vec<usize>)> {
+    model_parameters(model).map(|parameter| (parameter.name, parameter.shape))
 }
 
 /// Ranges of the flattened tensor that make up the elements `first..first + count` of a slice of it, in order.

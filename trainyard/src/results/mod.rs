@@ -133,6 +133,25 @@ pub struct RunReport {
     pub repeated_iterations: u64,
     /// Time of the iterations, each once, over all the time since training began.
     pub goodput: f64,
+    /// Where all the time since training began went, in milliseconds: `iterations`, `repeating` them, iterations that were
+    /// `broken_off` by a lost rank until that was found, `restarting` ranks, `checkpoints` for which training stood still,
+    /// and `other`.
+    pub time_ms: BTreeMap<&'static str, f64>,
+    /// The checkpoint that it went on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<String>,
+    /// Newer checkpoints that could not be used, with why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_checkpoints: Vec<String>,
+    /// The first iteration of it, from 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub first_iteration: u64,
+    /// How its state was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<CheckpointSummary>,
+    /// Ranks that were slower than their like, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_ranks: Vec<String>,
     /// Iterations carried out.
     pub iterations: u32,
     /// Iterations at the start whose times are not used: caches and allocators settle.
@@ -162,6 +181,29 @@ pub struct RunReport {
     /// For reports.
     #[serde(skip)]
     pub program: std::sync::Arc<ir::VerifiedProgram>,
+}
+
+/// How a run kept its state.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CheckpointSummary {
+    /// The folder.
+    pub folder: String,
+    /// Checkpoints written.
+    pub written: u64,
+    /// Bytes of the last.
+    pub bytes: u64,
+    /// The time that training stood still for all of them.
+    pub blocked_ms: f64,
+    /// Of that, the time that it waited for the one before to be written.
+    pub waited_ms: f64,
+    /// Those that could not be written, with why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What `compare` returns: one program in the simulator and on real ranks.

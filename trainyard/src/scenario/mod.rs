@@ -29,6 +29,7 @@ mod emulate;
 pub(crate) mod model;
 mod plan;
 mod print;
+pub(crate) mod run;
 mod schema;
 mod size;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use ir::{Cluster, Model, Problem, Workload};
 pub use self::cost::CostChoice;
 pub use data::{DataChoice, ReportChoice, ReportFormat};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
+pub use run::{CheckpointFolder, OnLoss, RunChoice};
 pub use schema::schema;
 pub use size::{SizeChoice, SizeQuestion};
 pub use training::StackChoice;
@@ -79,6 +81,8 @@ pub struct Scenario {
     pub cost: CostChoice,
     /// What a run trains on.
     pub data: DataChoice,
+    /// How `run` and `launch` carry it out.
+    pub run: RunChoice,
     /// What is written.
     pub report: ReportChoice,
     /// What is to be reached, for `size`.
@@ -237,6 +241,7 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
     let cost = self::cost::read(root, sight, cluster.as_ref(), stack.as_ref().is_none_or(|stack| stack.name.is_some()));
     let (cost, catalog_of_stacks) = cost.unzip();
     let data = data::read(root, sight);
+    let run = run::read(root, sight);
     let report = data::read_report(root);
     let size = size::read(root, &catalog, cluster.as_ref());
     seed?;
@@ -250,6 +255,7 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         plan: plan?,
         cost: cost?,
         data: data?,
+        run: run?,
         report: report?,
         size: size?,
     })

@@ -8,8 +8,10 @@ use ir::{
 };
 use toml::{Table, Value};
 
+mod run;
 mod size;
 
+use run::run_table;
 use size::{models_table, size_table};
 
 use super::plan::{ALL, MANUAL, OFFLOADED, Written, written};
@@ -54,6 +56,9 @@ impl Scenario {
         if let Some(size) = &self.size {
             root.insert("size".to_owned(), size_table(size).into());
             root.insert("models".to_owned(), models_table(&size.models).into());
+        }
+        if let Some(run) = run_table(&self.run) {
+            root.insert("run".to_owned(), run.into());
         }
         self.add_kinds(&mut root);
         toml::to_string(&root).expect("plain tables")

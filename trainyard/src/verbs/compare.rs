@@ -5,6 +5,7 @@ use cost::Calibration;
 use crate::job::Job;
 use crate::results::{CompareReport, Header};
 use crate::scenario::{CostChoice, Loaded};
+use crate::verbs::keeping::Keeping;
 use crate::verbs::{run, simulate};
 use crate::{Context, Error};
 
@@ -24,7 +25,8 @@ pub(crate) fn report(
 ) -> Result<CompareReport, Error> {
     let decision = job.decide(context)?;
     let simulated = simulate::report(job, &decision, context)?;
-    let measured_run = run::report(job, &decision, &simulated.program, run::Ranks::Threads, context)?;
+    let ranks = (run::Ranks::Threads, Keeping::default());
+    let measured_run = run::report(job, &decision, &simulated.program, ranks, context)?;
     let timelines: Vec<&ir::Timeline> = measured_run.timelines.iter().collect();
     let comparison = reports::compare::compare(&simulated.program, &simulated.timeline, &timelines)
         .map_err(|problems| job.loaded.error(problems))?;

@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod in_training;
 mod init;
+mod keeping;
 mod launch;
 mod pages;
 mod plan;
@@ -35,7 +36,7 @@ pub use launch::{Gathered, LaunchRequest, gather, launch, run_gathered, serve_la
 pub use plan::plan;
 pub use quickstart::quickstart;
 pub use reporting::{Subject, stage_reports};
-pub use run::run;
+pub use run::{run, run_from};
 pub use simulate::simulate;
 pub use size::size;
 pub use sweep::{SweepPoints, SweepRequest, Vary, sweep};

@@ -1,18 +1,21 @@
 //! `run`: real training on this machine's cores.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exec::data::generate;
-use exec::runtime::{CpuBackend, CpuOptions};
+use exec::runtime::{CpuBackend, CpuOptions, Stragglers};
 use exec::{Processes, Recovery};
-use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram};
+use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram};
 use sched::StaticController;
 
 use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, RunReport};
 use crate::scenario::{DataChoice, Loaded};
 use crate::verbs::doctor::available_cores;
+use crate::verbs::keeping::{self, Keeping};
 use crate::{Context, Error, policy};
 
 /// Iterations whose times are not used, while caches and allocators settle.
@@ -22,19 +25,29 @@ const KEPT: usize = 32;
 /// Bytes of generated text: some thousand sequences of a small model, so that no sentence is seen often.
 const GENERATED_BYTES: usize = 1 << 20;
 
-/// Trains a scenario's plan for its iterations.
+/// Trains a scenario's plan for its iterations, from where the newest of its checkpoints ends, if it has any. A run that keeps
+/// checkpoints ends an interrupt with the iteration under way, and keeps the state after that.
 ///
 /// # Errors
-/// [`Error::Input`] with every reason why this machine's cores cannot, [`Error::Infeasible`] if the plan does not fit into
-/// the devices' memory, [`Error::Run`] with what stopped it.
+/// [`Error::Input`] with every reason why this machine's cores cannot, or why no checkpoint can be used,
+/// [`Error::Infeasible`] if the plan does not fit into the devices' memory, [`Error::Run`] with what stopped it.
 pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
+    run_from(loaded, None, context)
+}
+
+/// As [`run`]; `resume` is a checkpoint, or a folder of them, to go on from in place of the scenario's own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_from(loaded: &Loaded, resume: Option<&Path>, context: &Context<'_>) -> Result<RunReport, Error> {
     let job = Job::new(loaded, None)?;
     let decision = job.decide(context)?;
     if let Some(error) = policy::misfit(&job, &decision.prediction, context) {
         return Err(error);
     }
     let program = job.program(&decision.plan)?;
-    report(&job, &decision, &program, Ranks::Threads, context)
+    let keeping = Keeping::of(loaded, resume)?;
+    report(&job, &decision, &program, (Ranks::Threads, keeping), context)
 }
 
 /// Where the ranks of a run are.
@@ -52,49 +65,49 @@ pub(crate) fn report(
     job: &Job<'_>,
     decision: &Decision,
     program: &Arc<VerifiedProgram>,
-    ranks: Ranks,
+    (ranks, keeping): (Ranks, Keeping),
     context: &Context<'_>,
 ) -> Result<RunReport, Error> {
     let scenario = &job.loaded.scenario;
-    let options = CpuOptions { interrupt: Arc::clone(&context.interrupt), ..CpuOptions::default() };
+    // A run that keeps its state ends with an iteration; the person who cannot wait asks twice.
+    let interrupt = if keeping.keeps() { Arc::default() } else { Arc::clone(&context.interrupt) };
+    let options = CpuOptions { interrupt, ..CpuOptions::default() };
     let (cluster, corpus) = (scenario.cluster.clone(), corpus(job.loaded)?);
     let words = ranks.words(job, program);
-    let mut backend = match ranks {
+    let backend = match ranks {
         Ranks::Threads => CpuBackend::new(cluster, corpus, options),
         Ranks::Gathered(processes) => CpuBackend::over(cluster, corpus, options, processes),
         Ranks::Started(processes, recovery) => {
             CpuBackend::over(cluster, corpus, options, processes).with_recovery(recovery)
         }
     };
+    let first = keeping.first();
+    let (mut backend, resumed) = keeping.apply(backend);
     let refused = backend.unsupported(program);
     if !refused.is_empty() {
         return Err(job.loaded.error(refused));
     }
-    let iterations = scenario.workload.iterations;
-    // A short run keeps at least half of its iterations.
-    let warm_up_iterations = WARM_UP.min(iterations / 2);
-    let (mut loss, mut gradient_norm, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    let mut timelines: Vec<Timeline> = Vec::new();
-    let (begun, mut useful_ms) = (Instant::now(), 0.0);
-    let mut observe = |iteration: u64, outcome: &IterationOutcome| {
-        loss.extend(outcome.loss);
-        gradient_norm.extend(outcome.gradient_norm);
-        let (begin, end) = reports::metrics::bounds(&outcome.timeline);
-        useful_ms += (end - begin) as f64 * 1e-6;
-        if iteration >= u64::from(warm_up_iterations) {
-            times.push((end - begin) as f64 * 1e-6);
-            if timelines.len() == KEPT {
-                timelines.remove(0);
-            }
-            timelines.push(outcome.timeline.clone());
+    let last = u64::from(scenario.workload.iterations);
+    let mut seen = Seen::new(first, last, scenario.run.slow_rank, program);
+    context.step("train", first, last, "")?;
+    let mut observe = |iteration: u64, outcome: &IterationOutcome| seen.take(iteration, outcome, context).is_ok();
+    let driven = sched::drive_on(&mut backend, Arc::clone(program), first..last, &mut StaticController, &mut observe);
+    match driven {
+        Ok(_) => backend.checkpoint(last)?,
+        // Only what ended with an iteration is a state to keep.
+        Err(BackendError::Interrupted) if backend.checkpoints().is_some() && seen.next > first => {
+            backend.checkpoint(seen.next)?;
+            backend.finish_checkpoints()?;
+            return Err(Error::Interrupted);
         }
-        let note = outcome.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}"));
-        context.step("train", iteration + 1, u64::from(iterations), note).is_ok()
-    };
-    context.step("train", 0, u64::from(iterations), "")?;
-    sched::drive(&mut backend, Arc::clone(program), u64::from(iterations), &mut StaticController, &mut observe)?;
-    let (iteration_ms, iteration_dispersion) = median_and_dispersion(&times);
+        Err(error) => return Err(error.into()),
+    }
+    backend.finish_checkpoints()?;
+    let time_ms = time_ms(&backend, &seen);
+    let (iteration_ms, iteration_dispersion) = median_and_dispersion(&seen.times);
     let tokens = scenario.workload.tokens_per_iteration() as f64;
+    let carried_out = backend.program().map_or_else(|| Arc::clone(program), Arc::clone);
+    seen.timelines.retain(|timeline| timeline.program == carried_out.digest());
     Ok(RunReport {
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
@@ -103,21 +116,111 @@ pub(crate) fn report(
             .recovery()
             .map_or_else(Vec::new, |recovery| recovery.causes().iter().map(ToString::to_string).collect()),
         repeated_iterations: backend.recovery().map_or(0, Recovery::repeated),
-        goodput: useful_ms / (begun.elapsed().as_secs_f64() * 1e3),
-        iterations,
-        warm_up_iterations,
+        goodput: seen.useful_ms / time_ms.values().sum::<f64>(),
+        time_ms,
+        resumed_from: resumed.from,
+        refused_checkpoints: resumed.refused,
+        first_iteration: first,
+        checkpoints: keeping::summary(&backend),
+        slow_ranks: seen.slow,
+        iterations: u32::try_from(last - first).unwrap_or(u32::MAX),
+        warm_up_iterations: seen.warm_up,
         iteration_ms,
         iteration_dispersion,
-        loss,
-        gradient_norm,
+        loss: seen.loss,
+        gradient_norm: seen.gradient_norm,
         tokens_per_second: tokens / (iteration_ms * 1e-3),
         oversubscribed: backend.oversubscribed(),
         cores: available_cores(),
-        program_digest: format!("{:016x}", program.digest()),
-        timelines,
+        program_digest: format!("{:016x}", carried_out.digest()),
+        timelines: seen.timelines,
         decided: decision.plan.clone(),
-        program: Arc::clone(program),
+        program: carried_out,
     })
+}
+
+/// What was seen of a run.
+struct Seen {
+    begun: Instant,
+    /// The first iteration that has not ended.
+    next: u64,
+    first: u64,
+    last: u64,
+    warm_up: u32,
+    loss: Vec<f64>,
+    gradient_norm: Vec<f64>,
+    times: Vec<f64>,
+    timelines: Vec<Timeline>,
+    useful_ms: f64,
+    /// With the program that is watched.
+    stragglers: Option<(Stragglers, Arc<VerifiedProgram>)>,
+    slow: Vec<String>,
+}
+
+impl Seen {
+    fn new(first: u64, last: u64, slow_rank: Option<f64>, program: &Arc<VerifiedProgram>) -> Self {
+        // A short run keeps at least half of its iterations.
+        let half = u32::try_from((last - first) / 2).unwrap_or(u32::MAX);
+        Self {
+            begun: Instant::now(),
+            next: first,
+            first,
+            last,
+            warm_up: WARM_UP.min(half),
+            loss: Vec::new(),
+            gradient_norm: Vec::new(),
+            times: Vec::new(),
+            timelines: Vec::new(),
+            useful_ms: 0.0,
+            stragglers: slow_rank.map(|factor| (Stragglers::new(factor), Arc::clone(program))),
+            slow: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, iteration: u64, outcome: &IterationOutcome, context: &Context<'_>) -> Result<(), Error> {
+        self.next = iteration + 1;
+        self.loss.extend(outcome.loss);
+        self.gradient_norm.extend(outcome.gradient_norm);
+        let (begin, end) = reports::metrics::bounds(&outcome.timeline);
+        self.useful_ms += (end - begin) as f64 * 1e-6;
+        let mut note = outcome.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}"));
+        if iteration >= self.first + u64::from(self.warm_up) {
+            self.times.push((end - begin) as f64 * 1e-6);
+            if self.timelines.len() == KEPT {
+                self.timelines.remove(0);
+            }
+            self.timelines.push(outcome.timeline.clone());
+            let slow = match &mut self.stragglers {
+                // Fewer ranks than at the beginning carry out another program, which has no like to be held against.
+                Some((all, program)) if program.digest() == outcome.timeline.program => {
+                    all.look(program, &outcome.timeline)
+                }
+                Some(_) | None => Vec::new(),
+            };
+            for sentence in slow.iter().map(ToString::to_string) {
+                note = format!("{note}; {sentence}");
+                self.slow.push(sentence);
+            }
+        }
+        context.step("train", iteration + 1, self.last, note)
+    }
+}
+
+/// Where the time since training began went, in milliseconds.
+fn time_ms(backend: &CpuBackend, seen: &Seen) -> BTreeMap<&'static str, f64> {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let lost = backend.recovery().map(Recovery::lost_time).unwrap_or_default();
+    let blocked = backend.checkpoints().map_or(Duration::ZERO, |checkpoints| checkpoints.account().blocked);
+    let mut parts = BTreeMap::from([
+        ("iterations", seen.useful_ms),
+        ("repeating", ms(lost.repeating)),
+        ("broken_off", ms(lost.broken_off)),
+        ("restarting", ms(lost.restarting)),
+        ("checkpoints", ms(blocked)),
+    ]);
+    let other = ms(seen.begun.elapsed()) - parts.values().sum::<f64>();
+    parts.insert("other", other.max(0.0));
+    parts
 }
 
 impl Ranks {

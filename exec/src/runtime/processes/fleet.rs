@@ -1,5 +1,6 @@
 //! The coordinator's side: the processes of all ranks, what they are told, and who of them went wrong.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -10,6 +11,7 @@ use ir::{BackendError, InstructionId, MicrobatchId, Program, Rank};
 use super::children::Children;
 use super::socket::Socket;
 use super::wire::{self, Answer, Command, Job, Peers};
+use crate::checkpoint::Written;
 use crate::runtime::clock::{Epoch, monotonic, nanoseconds};
 use crate::runtime::crew::Batch;
 use crate::runtime::script::{EndId, Script};
@@ -92,6 +94,8 @@ pub struct Processes {
     iteration: u64,
     epoch: Option<Epoch>,
     reported: Vec<bool>,
+    /// What became of what ranks wrote, and nobody asked for yet.
+    written: Vec<(usize, Written)>,
     /// What ended it: it can do nothing more.
     failure: Option<BackendError>,
 }
@@ -165,6 +169,7 @@ impl Processes {
             iteration: 0,
             epoch: None,
             reported,
+            written: Vec::new(),
             failure: None,
         })
     }
@@ -310,6 +315,21 @@ impl Processes {
         Ok(snapshot)
     }
 
+    /// Lets all ranks write their state into a folder. Comes back when they have copied it.
+    pub(in crate::runtime) fn write(&mut self, folder: &Path) -> Result<(), BackendError> {
+        let folder = folder.to_str().expect("a folder whose name is text, as it was given");
+        self.tell(|_| Command::Write { folder: folder.to_owned() });
+        self.until_all(Duration::MAX, |_, answer| matches!(answer, Answer::Copied))
+    }
+
+    /// What ranks have written since this was last asked, with their numbers. Waits, if asked to, until there is something.
+    pub(in crate::runtime) fn written(&mut self, wait: bool) -> Result<Vec<(usize, Written)>, BackendError> {
+        if wait && self.written.is_empty() {
+            self.until(Duration::MAX, |_, answer| matches!(answer, Answer::Written(_)))?;
+        }
+        Ok(std::mem::take(&mut self.written))
+    }
+
     fn tell(&mut self, command: impl Fn(Rank) -> Command) {
         for rank in 0..self.members.len() {
             self.tell_one(rank, &command(rank_at(rank)));
@@ -382,6 +402,9 @@ impl Processes {
                         }
                         answer => {
                             self.reported[rank] |= matches!(answer, Answer::Report(_));
+                            if let Answer::Written(written) = &answer {
+                                self.written.push((rank, written.clone()));
+                            }
                             if done(rank, answer) {
                                 return Ok(());
                             }

@@ -46,6 +46,7 @@ pub use serve::Ended;
 use socket::Socket;
 pub(in crate::runtime) use wire::{Job, Tensors};
 
+use super::checkpointing::from_checkpoint;
 use crate::state::RankState;
 
 /// Carries out the rank of a process that [`Processes::spawn`] started, until the coordinator ends it. Its standard input
@@ -64,8 +65,13 @@ pub(super) fn train(rank: Rank, program: &Arc<Program>, job: Job) -> Result<Rank
     let verified = VerifiedProgram::new(Program::clone(program));
     let verified =
         verified.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let verified = Arc::new(verified);
+    if let Some((folder, files)) = &job.checkpoint {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        return from_checkpoint(&verified, rank, std::path::Path::new(folder), &files);
+    }
     let weights = job.weights.map(Tensors::weights);
-    let mut state = RankState::new(&Arc::new(verified), rank, weights.as_ref());
+    let mut state = RankState::new(&verified, rank, weights.as_ref());
     if let Some(moments) = job.moments {
         let [first, second] = moments.map(Tensors::weights);
         state.load_moments(&first, &second);

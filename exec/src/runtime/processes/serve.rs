@@ -5,6 +5,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,12 +17,15 @@ use super::join::{self, Door};
 use super::mesh::{Lines, Mesh};
 use super::socket::Socket;
 use super::wire::{self, Answer, Command, Failure, Job, Saved, Times};
+use crate::checkpoint::Saver;
 use crate::runtime::clock::{Epoch, monotonic, wait_exactly};
 use crate::runtime::crew::{Batch, cause, prepare};
 use crate::runtime::meeting::Stop;
 use crate::runtime::rank::{Context, Run};
 use crate::runtime::script::Script;
+use crate::runtime::snapshot::Kept;
 use crate::runtime::worker::{NotFinite, Worker};
+use crate::state::Part;
 
 /// How a worker's part ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +80,7 @@ pub(in crate::runtime) fn serve<W: Worker>(
     let (commands, received) = mpsc::channel();
     {
         let (inbox, out) = (Arc::clone(&inbox), Arc::clone(&out));
-        let work = move || Work { rank, inbox, out, peers, scratch: Vec::new() }.live(&received, &build);
+        let work = move || Work { rank, inbox, out, peers, scratch: Vec::new(), saver: None }.live(&received, &build);
         thread(format!("rank {rank}"), work)?;
     }
     let ended = loop {
@@ -121,6 +125,7 @@ struct Work {
     /// By rank.
     peers: Vec<Option<Socket>>,
     scratch: Vec<f32>,
+    saver: Option<Saver>,
 }
 
 /// The state of a rank under a program.
@@ -184,8 +189,15 @@ impl Work {
                 loaded.worker.save(&mut |kept, part| answer(&self.out, &Answer::Part(Saved::new(kept, part))));
                 answer(&self.out, &Answer::Saved);
             }
+            (Command::Write { folder }, Some(loaded)) => {
+                let out = Arc::clone(&self.out);
+                let done = move |written| answer(&out, &Answer::Written(written));
+                let show = |put: &mut dyn FnMut(Kept, &Part<'_>)| loaded.worker.written(put);
+                Saver::save_with(&mut self.saver, self.rank, Path::new(&folder), show, done);
+                answer(&self.out, &Answer::Copied);
+            }
             // It has failed, and said so.
-            (Command::Prepare { .. } | Command::Begin { .. } | Command::Save, None) => {}
+            (Command::Prepare { .. } | Command::Begin { .. } | Command::Save | Command::Write { .. }, None) => {}
             (Command::Welcome { .. } | Command::TellTime | Command::Quit, _) => {
                 unreachable!("the thread that listens to the coordinator sees to it")
             }

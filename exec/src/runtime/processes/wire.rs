@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::socket::Socket;
+use crate::checkpoint::Written;
 use crate::runtime::crew::Batch;
 use crate::runtime::options::Fault;
 use crate::runtime::script::Script;
@@ -33,6 +34,8 @@ pub(super) enum Command {
     Begin { epoch: u64 },
     /// To send its state.
     Save,
+    /// To write its state into a folder.
+    Write { folder: String },
     /// To end.
     Quit,
 }
@@ -57,6 +60,8 @@ pub(in crate::runtime) struct Job {
     pub(in crate::runtime) weights: Option<Tensors>,
     /// Both moments of each.
     pub(in crate::runtime) moments: Option<[Tensors; 2]>,
+    /// Folder and files of the checkpoint to go on from, in place of both.
+    pub(in crate::runtime) checkpoint: Option<(String, Vec<String>)>,
 }
 
 /// Named tensors: name, shape and elements of each.
@@ -100,6 +105,10 @@ pub(super) enum Answer {
     Part(Saved),
     /// All of it was sent.
     Saved,
+    /// What it writes is copied.
+    Copied,
+    /// What became of what it wrote.
+    Written(Written),
     /// Its rank cannot go on.
     Failed(Failure),
     /// It cannot reach another rank.

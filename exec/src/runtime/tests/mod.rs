@@ -2,7 +2,7 @@
 
 mod beside;
 mod swarm;
-mod training;
+pub(crate) mod training;
 mod transports;
 
 use std::sync::{Arc, Mutex};
@@ -327,7 +327,7 @@ fn nodes(slowdowns: &[f64], size: usize, bandwidth: f64, latency_us: u64) -> Clu
 }
 
 /// The same devices in one domain of one node.
-fn domain(slowdowns: &[f64]) -> Cluster {
+pub(crate) fn domain(slowdowns: &[f64]) -> Cluster {
     nodes(slowdowns, slowdowns.len(), 1e9, 1)
 }
 
@@ -339,7 +339,7 @@ fn crew(program: Program, cluster: &Cluster, burn: Duration, options: CpuOptions
     let log = Log::default();
     let of_workers = Arc::clone(&log);
     let plan = Plan { program, script, wires, capacities, slowdowns };
-    let build = move |rank| Fake::new(rank, burn, Arc::clone(&of_workers));
+    let build = move |rank| Ok(Fake::new(rank, burn, Arc::clone(&of_workers)));
     let crew = Crew::start(plan, options, build, |_, _, _| (vec![0; 7], vec![0; 8])).unwrap();
     (crew, log)
 }

@@ -16,7 +16,7 @@ use crate::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use crate::state::Weights;
 use crate::state::tests::programs::{Division, program};
 
-pub(super) fn model() -> Model {
+pub(crate) fn model() -> Model {
     Model {
         name: "tiny".to_owned(),
         hidden: 32,
@@ -38,7 +38,7 @@ pub(super) fn model() -> Model {
     }
 }
 
-pub(super) fn workload() -> Workload {
+pub(crate) fn workload() -> Workload {
     Workload {
         sequence_length: 32,
         global_batch: 8,

@@ -62,14 +62,21 @@ fn try_start(
         Carrier::Threads => {
             let (wires, slowdowns) = (vec![None; script.transactions.len()], vec![1.0; world as usize]);
             let plan = Plan { program, script, wires, capacities: Vec::new(), slowdowns };
+            let build = move |rank| Ok(build(rank));
             return Crew::start(plan, options, build, |_, _, _| (vec![0; 7], vec![0; 8])).map(Ranks::Threads);
         }
         Carrier::Unix => over_unix(world, watchfulness, of_job),
         Carrier::Tcp => over_tcp(world, watchfulness, of_job),
     };
     let text = ir::program::text::print(&program);
-    let job =
-        |_| Job { program: text.clone(), slowdown: 1.0, faults: options.faults.clone(), weights: None, moments: None };
+    let job = |_| Job {
+        program: text.clone(),
+        slowdown: 1.0,
+        faults: options.faults.clone(),
+        weights: None,
+        moments: None,
+        checkpoint: None,
+    };
     processes.load(&program, &script, job)?;
     Ok(Ranks::Processes(processes, options.stall_timeout))
 }
