@@ -2,6 +2,8 @@
 
 mod corpus;
 mod dataset;
+mod position;
 
 pub use corpus::{generate, unigram_entropy};
 pub use dataset::Dataset;
+pub use position::DataPosition;
