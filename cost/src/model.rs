@@ -14,6 +14,7 @@ use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
 use crate::prices::{Prices, begins, kind_prices, total};
 use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
 
+mod reach;
 mod trust;
 
 pub use trust::{NINETY_PERCENT, Spread, SpreadCause};

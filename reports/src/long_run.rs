@@ -157,7 +157,8 @@ impl LongRunSummary {
         section.blocks.push(Block::Picture(bars));
         section.blocks.push(Block::Table(self.part_table()));
         if let Some((scene, keys)) = self.curve() {
-            let picture = Picture::new("goodput-interval.svg", "Goodput over the interval between checkpoints", scene, keys);
+            let picture =
+                Picture::new("goodput-interval.svg", "Goodput over the interval between checkpoints", scene, keys);
             section.blocks.push(Block::Picture(picture));
         }
         section.blocks.push(Block::Table(self.checkpoint_table()));
@@ -211,7 +212,10 @@ impl LongRunSummary {
         let mut table = Table::new("Checkpoints", &["", ">"]);
         let of = &self.checkpoint;
         let mut put = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
-        put("interval", format!("{}, {}", show::seconds(of.interval_s), show::plural(of.iterations, "iteration", "iterations")));
+        put(
+            "interval",
+            format!("{}, {}", show::seconds(of.interval_s), show::plural(of.iterations, "iteration", "iterations")),
+        );
         put("size", show::with_prefix(of.bytes as f64, "B"));
         put("training stands still", show::seconds(of.blocked_s));
         if of.background_s > 0.0 {
@@ -241,7 +245,8 @@ impl LongRunSummary {
         const LEFT: f64 = 150.0;
         const HEIGHT: f64 = 34.0;
         let mut scene = Scene::new(WIDTH, "Where the elapsed time of a long run goes");
-        let sum = |from: usize| -> f64 { self.shown().filter(|(part, _)| *part as usize >= from).map(|p| p.1.share).sum() };
+        let sum =
+            |from: usize| -> f64 { self.shown().filter(|(part, _)| *part as usize >= from).map(|p| p.1.share).sum() };
         let mut y = 8.0;
         for (name, first) in [("all of the time", 0), ("what is not useful", 1)] {
             let whole = sum(first);
@@ -256,7 +261,14 @@ impl LongRunSummary {
                 scene.filled_box((x, y), (width, HEIGHT), colour(part), title);
                 x += width;
             }
-            scene.text(x + 8.0, y + HEIGHT * 0.62, 12.0, Anchor::Start, Ink::Plain(palette::TEXT), show::percent(whole));
+            scene.text(
+                x + 8.0,
+                y + HEIGHT * 0.62,
+                12.0,
+                Anchor::Start,
+                Ink::Plain(palette::TEXT),
+                show::percent(whole),
+            );
             y += HEIGHT + 14.0;
         }
         scene.height = y;

@@ -4,6 +4,7 @@ use ir::counts::{CountedParameters, CountedScores, hardware_flops_per_token, mod
 use ir::{Bytes, DeviceKind, Flops, FlopsPerSecond, Plan, Problem, Rank, Recompute};
 use reports::ModelRate;
 
+use crate::job::Job;
 use crate::scenario::Scenario;
 
 fn device<'a>(scenario: &'a Scenario, plan: &Plan, rank: Rank) -> &'a DeviceKind {
@@ -33,6 +34,14 @@ pub(crate) fn rate(scenario: &Scenario, plan: &Plan) -> ModelRate {
         Some(sum + kind.peak(precision)?.get() / kind.slowdown)
     });
     ModelRate { flops_per_token: flops_per_token(scenario), peak: peak.and_then(FlopsPerSecond::new) }
+}
+
+/// Operations per second that matrix products of the plan's devices reach together, by their calibrations; emulated devices
+/// as slow as they are.
+pub(crate) fn reachable(job: &Job<'_>, plan: &Plan) -> Option<f64> {
+    let (cluster, precision) = (job.cost.cluster(), job.loaded.scenario.workload.precision);
+    let of = |rank| job.cost.reachable(cluster.place(plan.device(rank)).device_kind, precision);
+    ranks(plan).map(|rank| of(rank).map(FlopsPerSecond::get)).sum()
 }
 
 /// 6 per parameter of a matrix product, 12 per layer, query width and token of context. The head counts as a product, the

@@ -12,6 +12,7 @@ mod in_training;
 mod init;
 mod keeping;
 mod launch;
+mod pace;
 mod pages;
 mod plan;
 mod quickstart;

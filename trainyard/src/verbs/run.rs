@@ -16,6 +16,7 @@ use crate::results::{Header, PlanSummary, RunReport};
 use crate::scenario::{DataChoice, Loaded};
 use crate::verbs::doctor::available_cores;
 use crate::verbs::keeping::{self, Keeping};
+use crate::verbs::pace::Pace;
 use crate::{Context, Error, policy};
 
 /// Iterations whose times are not used, while caches and allocators settle.
@@ -88,7 +89,7 @@ pub(crate) fn report(
         return Err(job.loaded.error(refused));
     }
     let last = u64::from(scenario.workload.iterations);
-    let mut seen = Seen::new(first, last, scenario.run.slow_rank, program);
+    let mut seen = Seen::new((first, last), scenario.run.slow_rank, program, Pace::new(job, &decision.plan));
     context.step("train", first, last, "")?;
     let mut observe = |iteration: u64, outcome: &IterationOutcome| seen.take(iteration, outcome, context).is_ok();
     let driven = sched::drive_on(&mut backend, Arc::clone(program), first..last, &mut StaticController, &mut observe);
@@ -142,6 +143,7 @@ pub(crate) fn report(
 /// What was seen of a run.
 struct Seen {
     begun: Instant,
+    pace: Pace,
     /// The first iteration that has not ended.
     next: u64,
     first: u64,
@@ -158,11 +160,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(first: u64, last: u64, slow_rank: Option<f64>, program: &Arc<VerifiedProgram>) -> Self {
+    fn new((first, last): (u64, u64), slow_rank: Option<f64>, program: &Arc<VerifiedProgram>, pace: Pace) -> Self {
         // A short run keeps at least half of its iterations.
         let half = u32::try_from((last - first) / 2).unwrap_or(u32::MAX);
         Self {
             begun: Instant::now(),
+            pace,
             next: first,
             first,
             last,
@@ -183,7 +186,7 @@ impl Seen {
         self.gradient_norm.extend(outcome.gradient_norm);
         let (begin, end) = reports::metrics::bounds(&outcome.timeline);
         self.useful_ms += (end - begin) as f64 * 1e-6;
-        let mut note = outcome.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}"));
+        let mut note = self.pace.note(outcome.loss, self.last - self.next);
         if iteration >= self.first + u64::from(self.warm_up) {
             self.times.push((end - begin) as f64 * 1e-6);
             if self.timelines.len() == KEPT {

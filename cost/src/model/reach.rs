@@ -1,0 +1,20 @@
+//! What a device reaches at best, by its calibration.
+
+use ir::{DeviceKindId, FlopsPerSecond, Precision};
+
+use super::{CostModel, Source};
+
+impl CostModel {
+    /// Operations per second of large matrix products: the peak of the device, slowed down as it is emulated, times the
+    /// share that its calibration found (`u` of [`crate::MatrixProduct`]). `None` where durations are given, and where the
+    /// device has no peak in that precision.
+    #[must_use]
+    pub fn reachable(&self, device: DeviceKindId, precision: Precision) -> Option<FlopsPerSecond> {
+        if matches!(self.source, Source::Table(_)) {
+            return None;
+        }
+        let kind = self.cluster.device_kind(device);
+        let (row, _) = self.prepared(device).calibration.matrix_product(precision)?;
+        FlopsPerSecond::new(kind.peak(precision)?.get() * row.utilisation / kind.slowdown)
+    }
+}
