@@ -41,7 +41,7 @@ pub struct Checkpointing {
 
 /// What a run has after some time without a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct Gained {
     /// Time spent training.
     pub trained: SimDuration,
     /// Checkpoints that are durable: each holds [`Checkpointing::training`] more than the one before.
@@ -57,7 +57,7 @@ impl Checkpointing {
 
     /// What there is after so long, starting with training.
     #[must_use]
-    pub fn after(&self, elapsed: SimDuration) -> Progress {
+    pub fn after(&self, elapsed: SimDuration) -> Gained {
         let [elapsed, training, blocked, background, period] =
             [elapsed, self.training, self.blocked, self.background, self.period()].map(SimDuration::nanoseconds);
         assert!(training > 0, "checkpoints without training between them");
@@ -67,7 +67,7 @@ impl Checkpointing {
             Some(since) => training * (1 + since / period) + (since % period).saturating_sub(blocked).min(training),
         };
         let durable = elapsed.checked_sub(training + blocked + background).map_or(0, |since| 1 + since / period);
-        Progress { trained: SimDuration::from_nanoseconds(trained), durable }
+        Gained { trained: SimDuration::from_nanoseconds(trained), durable }
     }
 }
 
