@@ -12,7 +12,7 @@ use ir::program::Chunk;
 use ir::{Activity, Plan, Problem, Schedule};
 
 use super::closed_form::{ClosedForm, Without};
-use super::prepared::{ByBasis, ChunkCost};
+use super::prepared::{ByBasis, ChunkCost, Key};
 use super::recurrence::Ends;
 use super::spent::Spent;
 use crate::lowering::Reductions;
@@ -144,15 +144,16 @@ impl<'p> Everybody<'p> {
 }
 
 impl ClosedForm<'_> {
-    /// The passes of all replicas of a plan.
+    /// The passes of all replicas of a plan, whose prices have a key.
     pub(super) fn everybody<'p>(
         &mut self,
         plan: &'p Plan,
+        all: &Key,
         reductions: &Reductions<'_>,
         chunks: &[Chunk],
     ) -> Result<Everybody<'p>, Problem> {
         if plan.shares.are_equal() {
-            let all = self.passes(Cow::Borrowed(plan), (plan, &[]), reductions, chunks)?;
+            let all = self.passes(Cow::Borrowed(plan), all, reductions, chunks)?;
             return Ok(Everybody::new(vec![all]));
         }
         let experts = self.world().model.variants.experts.is_some();
@@ -179,7 +180,8 @@ impl ClosedForm<'_> {
         levels.retain(|level| is_runnable(plan, level.microbatches));
         let mut found: Option<(Passes<'p>, u32)> = None;
         for level in levels {
-            let mut of = |n: u32| self.passes(Cow::Owned(alone(plan, n)), (plan, &level.replicas), reductions, chunks);
+            let key = self.prepare(plan, &level.replicas);
+            let mut of = |n: u32| self.passes(Cow::Owned(alone(plan, n)), &key, reductions, chunks);
             let to = of(level.microbatches)?;
             found = Some(match found {
                 None => (to, level.microbatches),
