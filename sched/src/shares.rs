@@ -50,9 +50,6 @@ pub(crate) fn turns(layout: &Layout, experts: bool, schedule: &Schedule) -> Vec<
 
 /// Numbers of microbatches for which a plan's schedule must exist, ascending.
 pub(crate) fn counts(plan: &Plan, experts: bool) -> Vec<u32> {
-    if plan.shares.are_equal() {
-        return vec![plan.microbatches];
-    }
     let turns = turns(&crate::layout::layout(plan), experts, &plan.schedule);
     let mut counts = turns.iter().map(|turn| turn.rounds).collect::<Vec<_>>();
     counts.sort_unstable();

@@ -101,7 +101,11 @@ fn unequal_shares_come_near_the_sum_of_rates() {
         let (quicks, slows) = (f64::from(mixture.quick.1), f64::from(mixture.slow.1));
         let batch = f64::from(mixture.batch);
         let pace = batch / (quicks + slows) / slow;
-        assert!(equal.prediction.iteration_ms > 0.9 * pace, "{} ms, {pace} ms of slow ones", equal.prediction.iteration_ms);
+        assert!(
+            equal.prediction.iteration_ms > 0.9 * pace,
+            "{} ms, {pace} ms of slow ones",
+            equal.prediction.iteration_ms
+        );
         let said = equal.reasons.iter().any(|reason| reason.starts_with("unlike replicas: with "));
         assert!(said, "{:?}", equal.reasons);
         let other = &equal.alternatives[0];
@@ -114,7 +118,11 @@ fn unequal_shares_come_near_the_sum_of_rates() {
         assert!(best < 1.25 * ideal && best > 0.95 * ideal, "{best} ms of shares {shares:?}, {ideal} ms of all rates");
         assert!(best < 0.9 * equal.prediction.iteration_ms, "{best} and {}", equal.prediction.iteration_ms);
         let written = mixture.mixed(&format!("{}\nmicrobatches = {shares:?}", mixture.plan));
-        assert!((written.prediction.iteration_ms / best - 1.0).abs() < 1e-6, "{} {best}", written.prediction.iteration_ms);
+        assert!(
+            (written.prediction.iteration_ms / best - 1.0).abs() < 1e-6,
+            "{} {best}",
+            written.prediction.iteration_ms
+        );
         assert!(written.runtimes["Megatron-LM"].iter().any(|reason| reason.contains("equally many microbatches")));
     }
 }

@@ -41,7 +41,9 @@ use crate::vocabulary::Event;
 pub struct ClosedForm<'a> {
     world: World<'a>,
     shared: Shared,
-    prepared: FxHashMap<Key, Prepared>,
+    /// What was prepared, and its number by key.
+    prepared: Vec<Prepared>,
+    numbers: FxHashMap<Key, usize>,
     held: FxHashMap<ScheduleKey, Vec<Vec<Context>>>,
     grids: FxHashMap<ScheduleKey, (Grid, Order)>,
 }
@@ -84,7 +86,8 @@ impl<'a> ClosedForm<'a> {
         Self {
             world,
             shared: Shared::default(),
-            prepared: FxHashMap::default(),
+            prepared: Vec::new(),
+            numbers: FxHashMap::default(),
             held: FxHashMap::default(),
             grids: FxHashMap::default(),
         }
@@ -109,11 +112,14 @@ impl<'a> ClosedForm<'a> {
 
     /// Makes room for the prices of one more plan.
     fn make_room(&mut self) {
-        if self.shared.is_full() {
+        let full = self.shared.is_full();
+        if full {
             self.shared = Shared::default();
-            self.prepared.clear();
         }
-        bound(&mut self.prepared, KEPT);
+        if full || self.prepared.len() >= KEPT {
+            self.prepared.clear();
+            self.numbers.clear();
+        }
     }
 
     /// How a plan's passes go, for the times of each case.
@@ -203,31 +209,30 @@ impl<'a> ClosedForm<'a> {
         }
     }
 
-    /// Finds prices and sizes of some replicas of a plan, of none named of all: by this key they are there.
-    pub(super) fn prepare(&mut self, plan: &Plan, replicas: &[u32]) -> Key {
-        let (world, shared) = (self.world, &mut self.shared);
-        let key = Key::of(plan, replicas);
-        if !self.prepared.contains_key(&key) {
-            self.prepared.insert(key.clone(), Prepared::new(shared, world, plan, replicas));
-        }
-        key
+    /// Finds prices and sizes of some replicas of a plan, of none named of all, and says by which number they are known.
+    pub(super) fn prepare(&mut self, plan: &Plan, replicas: &[u32]) -> usize {
+        let (world, shared, prepared) = (self.world, &mut self.shared, &mut self.prepared);
+        *self.numbers.entry(Key::of(plan, replicas)).or_insert_with(|| {
+            prepared.push(Prepared::new(shared, world, plan, replicas));
+            prepared.len() - 1
+        })
     }
 
-    fn prepared(&mut self, key: &Key) -> (&mut Shared, &mut Prepared) {
-        (&mut self.shared, self.prepared.get_mut(key).expect("prepared before"))
+    fn prepared(&mut self, number: usize) -> (&mut Shared, &mut Prepared) {
+        (&mut self.shared, &mut self.prepared[number])
     }
 
-    /// How the passes go of replicas that have the microbatches of a plan, with the prices of a key.
+    /// How the passes go of replicas that have the microbatches of a plan, with the prices of a number.
     pub(super) fn passes<'p>(
         &mut self,
         plan: Cow<'p, Plan>,
-        key: &Key,
+        number: usize,
         reductions: &Reductions<'_>,
         chunks: &[Chunk],
     ) -> Result<Passes<'p>, Problem> {
         let world = self.world;
         let layers = crate::vocabulary::layers_of(chunks, plan.sharing.vocabulary, plan.pipeline()).len();
-        let (shared, prepared) = self.prepared(key);
+        let (shared, prepared) = self.prepared(number);
         let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
         world.relief.balance(&mut costs[..layers]);
         let (mut times, mut basis) = cell_times(world, &plan, prepared, &chunks[..layers], &costs);
@@ -261,20 +266,20 @@ impl<'a> ClosedForm<'a> {
     fn memory(
         &mut self,
         plan: &Plan,
-        key: &Key,
+        number: usize,
         chunks: &[Chunk],
         (costs, events): (&[ChunkCost], &[Event]),
     ) -> Vec<StageMemory> {
         let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
         if plan.shares.are_equal() {
-            return self.memory_of(plan, key, chunks, sizes, events);
+            return self.memory_of(plan, number, chunks, sizes, events);
         }
         let mut worst: Vec<StageMemory> = Vec::new();
         let left = |stage: &StageMemory| i128::from(stage.capacity.get()) - i128::from(stage.peak.get());
         for (replicas, held) in shares(plan) {
-            let key = self.prepare(plan, &replicas);
-            let events = self.events(&held, &key, chunks);
-            let found = self.memory_of(&held, &key, chunks, sizes, &events);
+            let number = self.prepare(plan, &replicas);
+            let events = self.events(&held, number, chunks);
+            let found = self.memory_of(&held, number, chunks, sizes, &events);
             if worst.is_empty() {
                 worst = found;
                 continue;
@@ -288,22 +293,22 @@ impl<'a> ClosedForm<'a> {
         worst
     }
 
-    fn events(&self, plan: &Plan, key: &Key, chunks: &[Chunk]) -> Vec<Event> {
+    fn events(&self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Vec<Event> {
         if plan.sharing.vocabulary.is_ends() {
             return Vec::new();
         }
-        divided::events(self.world, &self.prepared[key], plan, chunks)
+        divided::events(self.world, &self.prepared[number], plan, chunks)
     }
 
     fn memory_of(
         &mut self,
         plan: &Plan,
-        key: &Key,
+        number: usize,
         chunks: &[Chunk],
         sizes: &[Sizes],
         events: &[Event],
     ) -> Vec<StageMemory> {
-        let prepared = &self.prepared[key];
+        let prepared = &self.prepared[number];
         let view = View { world: self.world, prepared, chunks, sizes };
         if !events.is_empty() {
             return divided::memory(&view, plan, events);
@@ -313,12 +318,12 @@ impl<'a> ClosedForm<'a> {
     }
 
     /// How far the worst position of replicas that have the microbatches of a plan is over its memory.
-    pub(super) fn excess_of(&mut self, plan: &Plan, key: &Key, chunks: &[Chunk]) -> Option<f64> {
+    pub(super) fn excess_of(&mut self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Option<f64> {
         let world = self.world;
-        let (shared, prepared) = self.prepared(key);
+        let (shared, prepared) = self.prepared(number);
         let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
-        let events = self.events(plan, key, chunks);
-        let view = View { world, prepared: &self.prepared[key], chunks, sizes };
+        let events = self.events(plan, number, chunks);
+        let view = View { world, prepared: &self.prepared[number], chunks, sizes };
         if !events.is_empty() {
             let excess = |stage: &StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64 - 1.0;
             let worst = divided::memory(&view, plan, &events).iter().map(excess).fold(0.0, f64::max);
@@ -356,12 +361,12 @@ impl Evaluator for ClosedForm<'_> {
         self.make_room();
         let chunks = chunks(plan);
         if plan.shares.are_equal() {
-            let key = self.prepare(plan, &[]);
-            return self.excess_of(plan, &key, &chunks);
+            let number = self.prepare(plan, &[]);
+            return self.excess_of(plan, number, &chunks);
         }
         let each = shares(plan).into_iter().filter_map(|(replicas, held)| {
-            let key = self.prepare(plan, &replicas);
-            self.excess_of(&held, &key, &chunks)
+            let number = self.prepare(plan, &replicas);
+            self.excess_of(&held, number, &chunks)
         });
         each.reduce(f64::max)
     }
@@ -380,13 +385,13 @@ impl Evaluator for ClosedForm<'_> {
         let chunks = chunks(plan);
         let layout = crate::layout::layout(plan);
         let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
-        let key = self.prepare(plan, &[]);
-        let everybody = match self.everybody(plan, &key, &reductions, &chunks) {
+        let number = self.prepare(plan, &[]);
+        let everybody = match self.everybody(plan, number, &reductions, &chunks) {
             Ok(everybody) => everybody,
             Err(reason) => return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() }),
         };
-        let (costs, ends) = (everybody.costs(), &everybody.ends);
-        let (shared, prepared) = self.prepared(&key);
+        let (costs, ends) = (everybody.costs(), everybody.ends());
+        let (shared, prepared) = self.prepared(number);
         let kinds = prepared.kinds();
         let tail = tail(world, plan, (shared, prepared), &reductions, &chunks, costs, ends);
         let last = everybody.last(tail.position);
@@ -405,7 +410,7 @@ impl Evaluator for ClosedForm<'_> {
             interval: None,
             breakdown: spent.breakdown(),
             bubble_rate: Some(everybody.bubble_rate()),
-            memory: self.memory(plan, &key, &chunks, (costs, everybody.events())),
+            memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),
         };

@@ -36,9 +36,9 @@ impl ClosedForm<'_> {
         let steady = plan.pipeline() * plan.chunks_per_stage().max(2);
         let mut paces = Vec::new();
         for replicas in self.like_replicas(plan) {
-            let key = self.prepare(plan, &replicas);
+            let number = self.prepare(plan, &replicas);
             let mut end = |n: u32| {
-                let passes = self.passes(std::borrow::Cow::Owned(alone(plan, n)), &key, &reductions, &chunks).ok()?;
+                let passes = self.passes(std::borrow::Cow::Owned(alone(plan, n)), number, &reductions, &chunks).ok()?;
                 passes.ends.row.iter().max().copied()
             };
             let (near, far) = (end(steady)?, end(2 * steady)?);
@@ -51,7 +51,7 @@ impl ClosedForm<'_> {
                 // Only GPipe has more in flight the more there are, once a pipeline is full.
                 let grows = plan.schedule == Schedule::GPipe;
                 let held = alone(plan, if grows { middle } else { middle.min(2 * steady) });
-                let runs = !is_runnable(plan, held.microbatches) || self.excess_of(&held, &key, &chunks).is_none();
+                let runs = !is_runnable(plan, held.microbatches) || self.excess_of(&held, number, &chunks).is_none();
                 if runs {
                     fits = middle;
                 } else {
