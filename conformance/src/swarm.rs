@@ -36,7 +36,7 @@ impl Case {
             let model = tiny_model(&mut dice, layers, degrees.tensor);
             let case = Self::divided(&mut dice, degrees, model, clusters::cpu(ranks), Precision::Fp32);
             if case.is_legal() {
-                return case;
+                return case.shared_out(seed);
             }
         }
     }
@@ -55,9 +55,25 @@ impl Case {
                 case.plan.placement = placement(&mut dice, &case.plan, &case.cluster);
             }
             if case.is_legal() {
-                return case;
+                return case.shared_out(seed);
             }
         }
+    }
+
+    /// The same with unequal shares and the batch that they make, for half of the cases that can have such.
+    #[must_use]
+    pub fn shared_out(self, seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0x54a2_e5e5);
+        let (data, most) = (self.plan.data, self.plan.microbatches);
+        if data < 2 || most < 2 || !self.plan.shares.are_equal() || dice.chance(50) {
+            return self;
+        }
+        let mut counts: Vec<u32> = (0..data).map(|_| dice.within(1, most)).collect();
+        counts[dice.index(data as usize)] = most;
+        let mut case = self.clone();
+        case.workload.global_batch = case.plan.microbatch_size * counts.iter().sum::<u32>();
+        case.plan = case.plan.with_shares(counts);
+        if case.is_legal() { case } else { self }
     }
 
     fn divided(dice: &mut Dice, degrees: Degrees, model: Model, cluster: Cluster, precision: Precision) -> Self {

@@ -23,7 +23,7 @@ impl Case {
             }
             halve(&mut dice, &mut case.workload);
             if case.is_legal() {
-                return case;
+                return case.shared_out(seed);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Case {
             }
             halve(&mut dice, &mut case.workload);
             if case.plan.world() <= u64::from(ranks) && case.is_legal() {
-                return case;
+                return case.shared_out(seed);
             }
         }
     }

@@ -189,12 +189,13 @@ fn uniform(seed: u64, wide: bool) -> Case {
         }
         case.plan.schedule =
             dice.pick(&[Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::OneForwardOneBackward]);
+        case.plan.shares = ir::Shares::EQUAL;
         case.plan.microbatches = if v > 1 { p * dice.within(1, 4) } else { dice.within(1, 20) };
         case.workload.global_batch = case.plan.data * case.plan.microbatches * case.plan.microbatch_size;
         if (case.plan.schedule != Schedule::GPipe || v == 1)
             && sched::legal(&case.plan, &case.model, &case.workload, &case.cluster).is_empty()
         {
-            return case;
+            return case.shared_out(seed);
         }
     }
 }
@@ -202,7 +203,7 @@ fn uniform(seed: u64, wide: bool) -> Case {
 /// What nothing stretches is what the closed form says, to the nanosecond; so the closed form is also the oracle's. Where
 /// streams share links the closed form is the lower bound.
 fn closed_form_is_the_oracle(wide: bool, seeds: u64, exact: u32) {
-    let mut simulated = [0u32; 3];
+    let (mut simulated, mut unequal) = ([0u32; 3], 0);
     for_each_seed(seeds, |seed| {
         let case = uniform(seed, wide);
         let mut cost = clusters::priced(case.cluster.clone());
@@ -213,6 +214,7 @@ fn closed_form_is_the_oracle(wide: bool, seeds: u64, exact: u32) {
         let oracle = alone::times(&flat, &cost).iter().flatten().map(|times| times.end).max().expect("an instruction");
         let estimate = ClosedForm::new(&case.model, &case.workload, &cost).evaluate(&case.plan).expect("a legal plan");
         assert_eq!(estimate.breakdown.total(), estimate.iteration, "{:?}", estimate.breakdown);
+        unequal += u32::from(!case.plan.shares.are_equal());
         let estimate = estimate.iteration.nanoseconds();
         assert_eq!(estimate, oracle, "closed form and oracle\n{:?}\n{:?}", case.plan, case.model);
         let end = simulate(cost, &case.program(Folding::Folded)).end().nanoseconds();
@@ -227,6 +229,7 @@ fn closed_form_is_the_oracle(wide: bool, seeds: u64, exact: u32) {
     });
     if std::env::var(SEED_VARIABLE).is_err() {
         assert!(simulated.iter().all(|cases| *cases > exact), "pipelines that no link stretched: {simulated:?}");
+        assert!(u64::from(unequal) > seeds / 10, "unequal shares: {unequal} of {seeds}");
     }
 }
 

@@ -117,7 +117,11 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
 fn that_swarm_reaches_every_choice() {
     type Has = fn(&Case) -> bool;
     let divides = |case: &Case| case.plan.sharing.shard.unwrap_or(case.plan.data) > 1;
-    let choices: [(&str, Has); 16] = [
+    let choices: [(&str, Has); 18] = [
+        ("unequal shares", |case| !case.plan.shares.are_equal()),
+        ("unequal shares of those that meet in every pass", |case| {
+            !case.plan.shares.are_equal() && case.plan.zero >= ZeroStage::Zero2
+        }),
         ("ZeRO-2", |case| case.plan.zero == ZeroStage::Zero2),
         ("ZeRO-3", |case| case.plan.zero == ZeroStage::Zero3),
         ("hybrid sharding", |case| case.plan.sharing.shard.is_some_and(|shard| shard < case.plan.data)),

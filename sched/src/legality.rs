@@ -310,14 +310,13 @@ fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
 /// The schedule's own rules, and what its placement of chunks allows.
 fn order(plan: &Plan, model: &Model) -> Vec<Problem> {
     let (pipeline, chunks) = (plan.pipeline(), plan.chunks_per_stage());
-    let mut problems = Vec::new();
-    for count in shares::counts(plan, model.variants.experts.is_some()) {
-        for problem in schedules::refusals(&plan.schedule, pipeline, chunks, count) {
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
-        }
-    }
+    let refusals = |microbatches| schedules::refusals(&plan.schedule, pipeline, chunks, microbatches);
+    let mut problems = if plan.shares.are_equal() {
+        refusals(plan.microbatches)
+    } else {
+        shares::counts(plan, model.variants.experts.is_some()).into_iter().flat_map(refusals).collect()
+    };
+    problems.dedup();
     if chunks > 1 && pipeline == 1 && !matches!(plan.schedule, Schedule::OneForwardOneBackward) {
         problems.push(
             Problem::new("plan.stages", "several chunks on the only stage").hint("give the one stage a single chunk"),

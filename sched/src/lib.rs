@@ -35,7 +35,7 @@ pub mod lowering;
 pub mod passes;
 pub mod policies;
 pub mod schedules;
-mod shares;
+pub mod shares;
 mod state;
 #[cfg(test)]
 mod testing;

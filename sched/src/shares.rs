@@ -50,9 +50,6 @@ pub(crate) fn turns(layout: &Layout, experts: bool, schedule: &Schedule) -> Vec<
 
 /// Numbers of microbatches for which a plan's schedule must exist, ascending.
 pub(crate) fn counts(plan: &Plan, experts: bool) -> Vec<u32> {
-    if plan.shares.are_equal() {
-        return vec![plan.microbatches];
-    }
     let turns = turns(&crate::layout::layout(plan), experts, &plan.schedule);
     let mut counts = turns.iter().map(|turn| turn.rounds).collect::<Vec<_>>();
     counts.sort_unstable();
@@ -116,6 +113,70 @@ pub(crate) fn apportion(microbatches: u32, weights: &[f64]) -> Option<Vec<u32>> 
         counts[*at] += 1;
     }
     Some(counts)
+}
+
+/// How fast like replicas get through microbatches, for who shares a batch out among unlike ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// Which replicas.
+    pub replicas: Vec<u32>,
+    /// Nanoseconds for any number of microbatches.
+    pub fixed: u64,
+    /// Nanoseconds more for each microbatch; not zero.
+    pub each: u64,
+    /// How many microbatches one of them can take; 0 if not even one fits.
+    pub most: u32,
+}
+
+impl Pace {
+    /// How many units of microbatches are done by then.
+    fn done_by(&self, time: u64, unit: u32) -> u32 {
+        let done = time.saturating_sub(self.fixed) / self.each / u64::from(unit);
+        u32::try_from(done).unwrap_or(u32::MAX).min(self.most / unit)
+    }
+}
+
+/// The shares by which the slowest replica ends soonest, `max over i of fixed_i + each_i n_i`, as counts by replica that sum
+/// to `microbatches`, each a multiple of `unit`, at least one unit and not more than fit. `None` if there are none.
+///
+/// The least time by which all replicas together are done is found by halving; what some could do beyond the batch by
+/// then, those leave out that would end last.
+#[must_use]
+pub fn balanced(paces: &[Pace], microbatches: u32, unit: u32) -> Option<Vec<u32>> {
+    let replicas = paces.iter().map(|pace| pace.replicas.len()).sum::<usize>();
+    let unit = unit.max(1);
+    if !microbatches.is_multiple_of(unit) || paces.iter().any(|pace| pace.most < unit || pace.each == 0) {
+        return None;
+    }
+    let wanted = u64::from(microbatches / unit);
+    let share = |pace: &Pace, time: u64| pace.done_by(time, unit).max(1);
+    let done = |time: u64| paces.iter().map(|p| u64::from(share(p, time)) * p.replicas.len() as u64).sum::<u64>();
+    let longest = paces.iter().map(|p| p.fixed.saturating_add(p.each.saturating_mul(u64::from(microbatches)))).max()?;
+    if done(longest) < wanted || wanted < replicas as u64 {
+        return None;
+    }
+    let (mut short, mut long) = (0, longest);
+    while long - short > 1 {
+        let middle = short + (long - short) / 2;
+        if done(middle) < wanted { short = middle } else { long = middle }
+    }
+    let mut counts = vec![0; replicas];
+    for pace in paces {
+        for replica in &pace.replicas {
+            *counts.get_mut(*replica as usize)? = share(pace, long);
+        }
+    }
+    // Beyond the batch are at most those that end at that very time: one less for the last of them.
+    let end = |pace: &Pace, units: u32| pace.fixed + pace.each * u64::from(units * unit);
+    let mut order = paces.iter().filter(|pace| share(pace, long) > 1).collect::<Vec<_>>();
+    order.sort_by_key(|pace| std::cmp::Reverse(end(pace, share(pace, long))));
+    let last = order.iter().flat_map(|pace| pace.replicas.iter().rev());
+    let spare = usize::try_from(done(long) - wanted).ok()?;
+    for replica in last.take(spare) {
+        counts[*replica as usize] -= 1;
+    }
+    let sum = counts.iter().map(|count| u64::from(*count)).sum::<u64>();
+    (sum == wanted).then(|| counts.into_iter().map(|count| count * unit).collect())
 }
 
 /// A plan of equal shares as a replica of a plan with unequal ones has it: so many microbatches.

@@ -18,7 +18,9 @@ pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Resul
     let scenario = &job.loaded.scenario;
     let plan = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost).profiled(plan);
     let simulator = Simulator::new(job.cost.clone());
-    let mut evaluator = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
+    let simulated = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
+    let closed = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
+    let mut evaluator = Carried { simulated, closed };
     decide(job, &scenario.cluster, "manual", &Manual::new(plan), &mut evaluator, context, |plan| plan)
 }
 
@@ -156,6 +158,10 @@ impl<E: Evaluator> Evaluator for Constrained<'_, E> {
             Err(Infeasible { reasons: refusals, nearest: Vec::new() })
         }
     }
+    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
+        let open = self.keys.microbatches.is_none() && refusals(self.keys, plan).is_empty();
+        open.then(|| self.inner.share_out(&hold(self.keys, plan, self.global_batch)))?
+    }
 }
 
 /// Evaluates what is asked with the written keys held fast, whatever it says of them.
@@ -174,6 +180,26 @@ impl<E: Evaluator> Evaluator for Held<'_, E> {
     }
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         self.inner.excess(&hold(self.keys, plan, self.global_batch))
+    }
+    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
+        // How many microbatches there are was written.
+        let open = self.keys.microbatches.is_none();
+        open.then(|| self.inner.share_out(&hold(self.keys, plan, self.global_batch)))?
+    }
+}
+
+/// A program carried out once, and shares of unlike replicas by the closed form.
+struct Carried<'a> {
+    simulated: OnBackend<'a, Simulator>,
+    closed: ClosedForm<'a>,
+}
+
+impl Evaluator for Carried<'_> {
+    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
+        self.simulated.evaluate(plan)
+    }
+    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
+        self.closed.share_out(plan)
     }
 }
 

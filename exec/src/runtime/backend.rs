@@ -418,7 +418,13 @@ fn place(program: &Program, rank: Rank) -> (u32, u32) {
 
 /// The sequences of a microbatch: replicas take contiguous parts of the global batch in order, each as much as its share,
 /// and their microbatches the parts of that in order.
-fn batch(program: &Program, dataset: &Dataset, rank: Rank, iteration: u64, microbatch: MicrobatchId) -> Batch {
+pub(super) fn batch(
+    program: &Program,
+    dataset: &Dataset,
+    rank: Rank,
+    iteration: u64,
+    microbatch: MicrobatchId,
+) -> Batch {
     let layout = &program.layout;
     let (replica, _) = place(program, rank);
     let before = u32::try_from(layout.microbatches_before(replica)).expect("a batch of fewer sequences than u32");

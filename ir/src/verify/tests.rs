@@ -73,6 +73,17 @@ fn faults_of_the_frame_are_named() {
     check("one device twice", "device 5 has rank 2 and rank 7", |p| {
         p.placement = [0, 1, 5, 3, 4, 2, 6, 5].map(DeviceId::new).to_vec();
     });
+    let shares = |counts: [u32; 2]| crate::Shares::of(counts.to_vec()).1;
+    check("shares of others", "layout.shares: the most of 3 + 2 is 3, not 2", |p| p.layout.shares = shares([3, 2]));
+    check("unlike ranks", "rank 0 has 2 microbatches and rank 2 has 1, so they cannot share a role", |p| {
+        p.layout.shares = shares([2, 1]);
+    });
+    check("another's microbatch", "have 1 microbatches, and m1 is none of them", |p| {
+        (p.layout.shares, p.roles[0].ranks) = (shares([1, 2]), RankSet::run(0, 2, 1));
+        let mut rest = p.roles[0].clone();
+        rest.ranks = RankSet::run(2, 2, 1);
+        p.roles.push(rest);
+    });
     check("no chunks", "chunks: there is none", |p| p.chunks.clear());
     check("missing layers", "hold 3 layers, but the model has 4", |p| p.chunks[1].layers = 1);
     check("gap", "c1: begins with layer 3, but layer 2 is next", |p| p.chunks[1].first_layer = 3);

@@ -41,7 +41,9 @@ use crate::vocabulary::Event;
 pub struct ClosedForm<'a> {
     world: World<'a>,
     shared: Shared,
-    prepared: FxHashMap<Key, Prepared>,
+    /// What was prepared, and its number by key.
+    prepared: Vec<Prepared>,
+    numbers: FxHashMap<Key, usize>,
     held: FxHashMap<ScheduleKey, Vec<Vec<Context>>>,
     grids: FxHashMap<ScheduleKey, (Grid, Order)>,
 }
@@ -84,7 +86,8 @@ impl<'a> ClosedForm<'a> {
         Self {
             world,
             shared: Shared::default(),
-            prepared: FxHashMap::default(),
+            prepared: Vec::new(),
+            numbers: FxHashMap::default(),
             held: FxHashMap::default(),
             grids: FxHashMap::default(),
         }
@@ -109,11 +112,14 @@ impl<'a> ClosedForm<'a> {
 
     /// Makes room for the prices of one more plan.
     fn make_room(&mut self) {
-        if self.shared.is_full() {
+        let full = self.shared.is_full();
+        if full {
             self.shared = Shared::default();
-            self.prepared.clear();
         }
-        bound(&mut self.prepared, KEPT);
+        if full || self.prepared.len() >= KEPT {
+            self.prepared.clear();
+            self.numbers.clear();
+        }
     }
 
     /// How a plan's passes go, for the times of each case.
@@ -203,25 +209,30 @@ impl<'a> ClosedForm<'a> {
         }
     }
 
-    /// Prices and sizes of some replicas of a plan; of none named, of all.
-    fn prepare(&mut self, plan: &Plan, replicas: &[u32]) -> (&mut Shared, &mut Prepared) {
-        let (world, shared) = (self.world, &mut self.shared);
-        let key = Key::of(plan, replicas);
-        let prepared = self.prepared.entry(key).or_insert_with(|| Prepared::new(shared, world, plan, replicas));
-        (&mut self.shared, prepared)
+    /// Finds prices and sizes of some replicas of a plan, of none named of all, and says by which number they are known.
+    pub(super) fn prepare(&mut self, plan: &Plan, replicas: &[u32]) -> usize {
+        let (world, shared, prepared) = (self.world, &mut self.shared, &mut self.prepared);
+        *self.numbers.entry(Key::of(plan, replicas)).or_insert_with(|| {
+            prepared.push(Prepared::new(shared, world, plan, replicas));
+            prepared.len() - 1
+        })
     }
 
-    /// How the passes of some replicas of `whole` go, of none named of all, that have the microbatches of `plan`.
+    fn prepared(&mut self, number: usize) -> (&mut Shared, &mut Prepared) {
+        (&mut self.shared, &mut self.prepared[number])
+    }
+
+    /// How the passes go of replicas that have the microbatches of a plan, with the prices of a number.
     pub(super) fn passes<'p>(
         &mut self,
         plan: Cow<'p, Plan>,
-        (whole, replicas): (&Plan, &[u32]),
+        number: usize,
         reductions: &Reductions<'_>,
         chunks: &[Chunk],
     ) -> Result<Passes<'p>, Problem> {
         let world = self.world;
         let layers = crate::vocabulary::layers_of(chunks, plan.sharing.vocabulary, plan.pipeline()).len();
-        let (shared, prepared) = self.prepare(whole, replicas);
+        let (shared, prepared) = self.prepared(number);
         let mut costs = chunks.iter().map(|chunk| prepared.chunk(shared, world, chunk)).collect::<Vec<_>>();
         world.relief.balance(&mut costs[..layers]);
         let (mut times, mut basis) = cell_times(world, &plan, prepared, &chunks[..layers], &costs);
@@ -252,16 +263,23 @@ impl<'a> ClosedForm<'a> {
     }
 
     /// Peak memory of each position: of replicas with unequal shares the one with the least left.
-    fn memory(&mut self, plan: &Plan, chunks: &[Chunk], costs: &[ChunkCost], events: &[Event]) -> Vec<StageMemory> {
+    fn memory(
+        &mut self,
+        plan: &Plan,
+        number: usize,
+        chunks: &[Chunk],
+        (costs, events): (&[ChunkCost], &[Event]),
+    ) -> Vec<StageMemory> {
         let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
         if plan.shares.are_equal() {
-            return self.memory_of(plan, (plan, &[]), chunks, sizes, events);
+            return self.memory_of(plan, number, chunks, sizes, events);
         }
         let mut worst: Vec<StageMemory> = Vec::new();
         let left = |stage: &StageMemory| i128::from(stage.capacity.get()) - i128::from(stage.peak.get());
         for (replicas, held) in shares(plan) {
-            let events = self.events(&held, (plan, &replicas), chunks);
-            let found = self.memory_of(&held, (plan, &replicas), chunks, sizes, &events);
+            let number = self.prepare(plan, &replicas);
+            let events = self.events(&held, number, chunks);
+            let found = self.memory_of(&held, number, chunks, sizes, &events);
             if worst.is_empty() {
                 worst = found;
                 continue;
@@ -275,24 +293,22 @@ impl<'a> ClosedForm<'a> {
         worst
     }
 
-    fn events(&mut self, plan: &Plan, (whole, replicas): (&Plan, &[u32]), chunks: &[Chunk]) -> Vec<Event> {
+    fn events(&self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Vec<Event> {
         if plan.sharing.vocabulary.is_ends() {
             return Vec::new();
         }
-        let world = self.world;
-        divided::events(world, self.prepare(whole, replicas).1, plan, chunks)
+        divided::events(self.world, &self.prepared[number], plan, chunks)
     }
 
     fn memory_of(
         &mut self,
         plan: &Plan,
-        (whole, replicas): (&Plan, &[u32]),
+        number: usize,
         chunks: &[Chunk],
         sizes: &[Sizes],
         events: &[Event],
     ) -> Vec<StageMemory> {
-        self.prepare(whole, replicas);
-        let prepared = &self.prepared[&Key::of(whole, replicas)];
+        let prepared = &self.prepared[number];
         let view = View { world: self.world, prepared, chunks, sizes };
         if !events.is_empty() {
             return divided::memory(&view, plan, events);
@@ -301,14 +317,13 @@ impl<'a> ClosedForm<'a> {
         (0u32..).zip(held.iter()).map(|(position, contexts)| view.stage(position, contexts)).collect()
     }
 
-    /// How far the worst position of some replicas is over its memory.
-    fn excess_of(&mut self, plan: &Plan, (whole, replicas): (&Plan, &[u32]), chunks: &[Chunk]) -> Option<f64> {
+    /// How far the worst position of replicas that have the microbatches of a plan is over its memory.
+    pub(super) fn excess_of(&mut self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Option<f64> {
         let world = self.world;
-        let events = self.events(plan, (whole, replicas), chunks);
-        let (shared, prepared) = self.prepare(whole, replicas);
+        let (shared, prepared) = self.prepared(number);
         let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
-        let prepared = &self.prepared[&Key::of(whole, replicas)];
-        let view = View { world, prepared, chunks, sizes };
+        let events = self.events(plan, number, chunks);
+        let view = View { world, prepared: &self.prepared[number], chunks, sizes };
         if !events.is_empty() {
             let excess = |stage: &StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64 - 1.0;
             let worst = divided::memory(&view, plan, &events).iter().map(excess).fold(0.0, f64::max);
@@ -346,11 +361,18 @@ impl Evaluator for ClosedForm<'_> {
         self.make_room();
         let chunks = chunks(plan);
         if plan.shares.are_equal() {
-            return self.excess_of(plan, (plan, &[]), &chunks);
+            let number = self.prepare(plan, &[]);
+            return self.excess_of(plan, number, &chunks);
         }
-        let each =
-            shares(plan).into_iter().filter_map(|(replicas, held)| self.excess_of(&held, (plan, &replicas), &chunks));
+        let each = shares(plan).into_iter().filter_map(|(replicas, held)| {
+            let number = self.prepare(plan, &replicas);
+            self.excess_of(&held, number, &chunks)
+        });
         each.reduce(f64::max)
+    }
+
+    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
+        self.shared_out(plan)
     }
 
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {
@@ -363,12 +385,13 @@ impl Evaluator for ClosedForm<'_> {
         let chunks = chunks(plan);
         let layout = crate::layout::layout(plan);
         let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
-        let everybody = match self.everybody(plan, &reductions, &chunks) {
+        let number = self.prepare(plan, &[]);
+        let everybody = match self.everybody(plan, number, &reductions, &chunks) {
             Ok(everybody) => everybody,
             Err(reason) => return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() }),
         };
-        let (costs, ends) = (everybody.costs(), &everybody.ends);
-        let (shared, prepared) = self.prepare(plan, &[]);
+        let (costs, ends) = (everybody.costs(), everybody.ends());
+        let (shared, prepared) = self.prepared(number);
         let kinds = prepared.kinds();
         let tail = tail(world, plan, (shared, prepared), &reductions, &chunks, costs, ends);
         let last = everybody.last(tail.position);
@@ -387,7 +410,7 @@ impl Evaluator for ClosedForm<'_> {
             interval: None,
             breakdown: spent.breakdown(),
             bubble_rate: Some(everybody.bubble_rate()),
-            memory: self.memory(plan, &chunks, costs, everybody.events()),
+            memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),
         };

@@ -89,13 +89,15 @@ impl Passes<'_> {
 /// The passes of all replicas.
 pub(super) struct Everybody<'p> {
     of: Vec<Passes<'p>>,
-    /// By position: whose passes end last.
-    last: Vec<usize>,
-    pub(super) ends: Ends,
+    /// Where replicas go unlike ways: by position, whose passes end last, and when all have ended.
+    last: Option<(Vec<usize>, Ends)>,
 }
 
 impl<'p> Everybody<'p> {
     fn new(of: Vec<Passes<'p>>) -> Self {
+        if of.len() == 1 {
+            return Self { of, last: None };
+        }
         let mut ends = of[0].ends.clone();
         let mut last = vec![0; ends.row.len()];
         for (number, passes) in of.iter().enumerate().skip(1) {
@@ -110,12 +112,17 @@ impl<'p> Everybody<'p> {
             }
             ends.last_message = ends.last_message.max(passes.ends.last_message);
         }
-        Self { of, last, ends }
+        Self { of, last: Some((last, ends)) }
+    }
+
+    /// When all have ended.
+    pub(super) fn ends(&self) -> &Ends {
+        self.last.as_ref().map_or(&self.of[0].ends, |(_, ends)| ends)
     }
 
     /// The passes of those who end last on a position.
     pub(super) fn last(&self, position: usize) -> &Passes<'p> {
-        &self.of[self.last[position]]
+        &self.of[self.last.as_ref().map_or(0, |(last, _)| last[position])]
     }
 
     /// Prices of chunks as far as they are the same for all: what they hold and step.
@@ -144,15 +151,16 @@ impl<'p> Everybody<'p> {
 }
 
 impl ClosedForm<'_> {
-    /// The passes of all replicas of a plan.
+    /// The passes of all replicas of a plan, whose prices have a number.
     pub(super) fn everybody<'p>(
         &mut self,
         plan: &'p Plan,
+        all: usize,
         reductions: &Reductions<'_>,
         chunks: &[Chunk],
     ) -> Result<Everybody<'p>, Problem> {
         if plan.shares.are_equal() {
-            let all = self.passes(Cow::Borrowed(plan), (plan, &[]), reductions, chunks)?;
+            let all = self.passes(Cow::Borrowed(plan), all, reductions, chunks)?;
             return Ok(Everybody::new(vec![all]));
         }
         let experts = self.world().model.variants.experts.is_some();
@@ -179,7 +187,8 @@ impl ClosedForm<'_> {
         levels.retain(|level| is_runnable(plan, level.microbatches));
         let mut found: Option<(Passes<'p>, u32)> = None;
         for level in levels {
-            let mut of = |n: u32| self.passes(Cow::Owned(alone(plan, n)), (plan, &level.replicas), reductions, chunks);
+            let number = self.prepare(plan, &level.replicas);
+            let mut of = |n: u32| self.passes(Cow::Owned(alone(plan, n)), number, reductions, chunks);
             let to = of(level.microbatches)?;
             found = Some(match found {
                 None => (to, level.microbatches),

@@ -21,6 +21,7 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
     let degrees = [plan.data, plan.tensor, plan.mesh.context, plan.mesh.expert, plan.mesh.expert_tensor];
     let sizes = [plan.microbatch_size, plan.microbatches, plan.chunks_per_stage()];
     degrees.into_iter().chain(sizes).all(|size| size > 0)
+        && plan.shares.fault(plan.data, plan.microbatches).is_none()
         && plan.stages.iter().all(|stage| stage.layers.len() == plan.chunks_per_stage() as usize)
         && listed == u64::from(layers)
 }
@@ -28,7 +29,6 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
 pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDuration> {
     let world = closed.world();
     let explicit = matches!(plan.schedule, Schedule::Explicit(_)) || !plan.sharing.vocabulary.is_ends();
-    let explicit = explicit || !plan.shares.are_equal();
     // Places of ranks are needed to know their kinds.
     let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
     if explicit || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {
@@ -60,7 +60,7 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
             before = before.saturating_add(if split { forward } else { forward.saturating_add(backward) });
         }
         let pass = if split { input.saturating_add(weight) } else { backward };
-        let sum = forward.saturating_add(pass).saturating_mul(u64::from(plan.microbatches));
+        let sum = forward.saturating_add(pass).saturating_mul(u64::from(plan.share(0)));
         work[position] = work[position].saturating_add(sum);
     }
     let passes = work.iter().zip(&fill).map(|(work, fill)| work.saturating_add(*fill)).max()?;

@@ -7,6 +7,7 @@ mod divided;
 mod floor;
 mod inflight;
 mod on_backend;
+mod pace;
 mod peak;
 mod places;
 mod prepared;
@@ -39,6 +40,12 @@ pub trait Evaluator {
     /// A time that no iteration of the plan goes under, much cheaper than an evaluation; `None` if nothing is known. Of a
     /// plan that is not legal it says nothing.
     fn floor(&mut self, _plan: &Plan) -> Option<SimDuration> {
+        None
+    }
+    /// The plan with the unequal shares by which its replicas end together, if that is faster than equal ones, or equal
+    /// ones do not make the batch; `None` if equal shares are best, or nothing is known. Of the plan its shares and the
+    /// number of its microbatches do not matter.
+    fn share_out(&mut self, _plan: &Plan) -> Option<Plan> {
         None
     }
     /// How far the worst stage of a plan is over its memory, as a share of the capacity, without its times; `None` if the

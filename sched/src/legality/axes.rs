@@ -137,18 +137,8 @@ fn experts(plan: &Plan, model: &Model) -> Vec<Problem> {
             .hint(hint),
         );
     }
-    if !plan.shares.are_equal() && problems.is_empty() && crate::layout::layout(plan).experts_span_replicas() {
-        problems.push(
-            Problem::new(
-                "plan.microbatches",
-                format!(
-                    "replicas take unequal shares ({}), and in every pass they exchange tokens with each other's experts \
-                     (expert {} x expert_tensor {} over context {} x tensor {})",
-                    plan.shares, mesh.expert, mesh.expert_tensor, mesh.context, plan.tensor
-                ),
-            )
-            .hint("equal shares, or experts divided within a replica: expert x expert_tensor that divides context x tensor"),
-        );
+    if problems.is_empty() {
+        problems.extend(unequal_shares(plan));
     }
     problems.extend(expert_widths(plan, &experts));
     if plan.tensor > 1 && !plan.sequence_parallel {
@@ -164,6 +154,22 @@ fn experts(plan: &Plan, model: &Model) -> Vec<Problem> {
         );
     }
     problems
+}
+
+/// Replicas that exchange tokens with each other's experts in every pass must have as many passes.
+fn unequal_shares(plan: &Plan) -> Option<Problem> {
+    if plan.shares.are_equal() || !crate::layout::layout(plan).experts_span_replicas() {
+        return None;
+    }
+    let mesh = plan.mesh;
+    let message = format!(
+        "replicas take unequal shares ({}), and in every pass they exchange tokens with each other's experts (expert {} x \
+         expert_tensor {} over context {} x tensor {})",
+        plan.shares, mesh.expert, mesh.expert_tensor, mesh.context, plan.tensor
+    );
+    let hint =
+        "equal shares, or experts divided within a replica: expert x expert_tensor that divides context x tensor";
+    Some(Problem::new("plan.microbatches", message).hint(hint))
 }
 
 /// Widths that the ranks which share an expert divide.

@@ -33,7 +33,7 @@ impl Runtime {
 /// differ.
 #[must_use]
 pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workload) -> Vec<Problem> {
-    let mut found = Vec::new();
+    let mut found = Vec::from_iter(unequal_shares(runtime, plan));
     let mut refuse = |subject: &str, message: String, hint: &str| {
         found.push(Problem::new(subject, format!("{}: {message}", runtime.name())).hint(hint));
     };
@@ -42,10 +42,6 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
     if !plan.sharing.vocabulary.is_ends() {
         let message = format!("it does not divide a vocabulary over stages ({})", plan.sharing.vocabulary.name());
         refuse("plan.sharing.vocabulary", message, "its fork by Yeung et al. 2024 does, or vocabulary = \"ends\"");
-    }
-    if !plan.shares.are_equal() {
-        let message = format!("all its replicas take equally many microbatches, not {}", plan.shares);
-        refuse("plan.microbatches", message, "one number for all of them");
     }
     let recomputes = plan.stages.iter().any(|stage| stage.recompute != Recompute::None);
     match runtime {
@@ -106,4 +102,11 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
         }
     }
     found
+}
+
+/// All of them give every replica as much.
+fn unequal_shares(runtime: Runtime, plan: &Plan) -> Option<Problem> {
+    let message = format!("{}: all replicas take equally many microbatches, not {}", runtime.name(), plan.shares);
+    let problem = || Problem::new("plan.microbatches", message).hint("one number for all of them");
+    (!plan.shares.are_equal()).then(problem)
 }

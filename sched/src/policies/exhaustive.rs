@@ -13,6 +13,9 @@
 //!
 //! So the candidates are the fastest plans there are, of those that differ in recomputation alone the fastest one.
 //!
+//! Replicas have equal shares of the batch while the search goes on. Of the plans that it shows, those with unlike replicas are
+//! then tried with the shares by which these end together.
+//!
 //! With a budget too small for the space the planner says so; its first candidate is then the best of those tried.
 
 mod space;
@@ -204,7 +207,22 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
+    /// Unlike replicas take unequal shares where that is faster: of the plans that are shown.
+    fn share_out(&mut self) {
+        for (plan, _) in self.best.clone() {
+            let Some(shared) = self.evaluator.share_out(&plan) else { continue };
+            self.used += 1;
+            if let Ok(prediction) = self.evaluator.evaluate(&shared)
+                && fits(&prediction)
+            {
+                self.tally.fitting += 1;
+                self.keep(shared, prediction);
+            }
+        }
+    }
+
     fn finish(mut self) -> Result<Vec<Candidate>, Infeasible> {
+        self.share_out();
         (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
         let closest = self.closest.take().and_then(|(plan, _)| {
             let prediction = self.evaluator.evaluate(&plan).ok()?;

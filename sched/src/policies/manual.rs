@@ -2,7 +2,7 @@
 
 use ir::{Candidate, Infeasible, Plan};
 
-use super::{Planner, Progress, Question, misfit};
+use super::{Planner, Progress, Question, faster_shares, misfit};
 use crate::evaluate::Evaluator;
 
 /// Decides for the plan that it was given.
@@ -28,15 +28,21 @@ impl Planner for Manual {
         _budget: u64,
         progress: Progress<'_>,
     ) -> Result<Vec<Candidate>, Infeasible> {
-        let evaluation = evaluator.evaluate(&self.plan).map_err(|mut no| {
+        let evaluation = evaluator.evaluate(&self.plan);
+        let evaluation = evaluation.map_err(|mut no| {
             if no.nearest.is_empty() {
-                no.nearest = crate::nearest(&self.plan, ask.model, ask.workload, ask.cluster);
+                // Where only the batch does not divide, shares that make it are nearest.
+                no.nearest = evaluator.share_out(&self.plan).into_iter().collect();
+                no.nearest.extend(crate::nearest(&self.plan, ask.model, ask.workload, ask.cluster));
             }
             no
         })?;
         progress(1, Some((&self.plan, &evaluation)));
         let mut reasons = vec!["what was written".to_owned()];
         reasons.extend(misfit(&evaluation));
-        Ok(vec![Candidate { plan: self.plan.clone(), evaluation: Ok(evaluation), reasons }])
+        let faster = faster_shares(&self.plan, &evaluation, evaluator);
+        reasons.extend(faster.iter().flat_map(|other| other.reasons.clone()));
+        let chosen = Candidate { plan: self.plan.clone(), evaluation: Ok(evaluation), reasons };
+        Ok(std::iter::once(chosen).chain(faster).collect())
     }
 }

@@ -20,7 +20,7 @@ use ir::{
     Candidate, Cluster, CollectiveAlgorithm, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, ZeroStage,
 };
 
-use super::{Planner, Progress, Question, fits, misfit, percent, words, worst_excess};
+use super::{Planner, Progress, Question, faster_shares, fits, misfit, percent, words, worst_excess};
 use crate::evaluate::Evaluator;
 use crate::legality::balanced_stages;
 use crate::schedules;
@@ -185,14 +185,18 @@ impl Search<'_, '_> {
         false
     }
 
-    fn finish(self, runners_up: usize) -> Result<Vec<Candidate>, Infeasible> {
-        let (mut fitting, mut over): (Vec<_>, Vec<_>) = self.tried.into_iter().partition(|(_, p)| fits(p));
+    fn finish(mut self, runners_up: usize) -> Result<Vec<Candidate>, Infeasible> {
+        let tried = std::mem::take(&mut self.tried);
+        let (mut fitting, mut over): (Vec<_>, Vec<_>) = tried.into_iter().partition(|(_, p)| fits(p));
         fitting.sort_by_key(|(_, prediction)| prediction.iteration);
         over.sort_by(|(_, a), (_, b)| worst_excess(a).total_cmp(&worst_excess(b)));
         let Some((best, winner)) = fitting.first().cloned() else {
             return Err(nothing_fits(self.ask, over, self.refused, self.used, self.budget));
         };
-        let chosen = chosen(&best, &winner, &over, self.used);
+        let mut chosen = chosen(&best, &winner, &over, self.used);
+        // Megatron-LM gives all replicas as much: what more there would be is said, not chosen.
+        let faster = faster_shares(&best, &winner, self.evaluator);
+        chosen.reasons.extend(faster.iter().flat_map(|other| other.reasons.clone()));
         let losers = fitting.into_iter().skip(1).map(|(plan, prediction)| {
             let why = why_slower(&plan, &prediction, &best, &winner);
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
@@ -202,7 +206,7 @@ impl Search<'_, '_> {
             let reasons = misfit(&prediction).into_iter().collect();
             Candidate { plan, evaluation: Ok(prediction), reasons }
         });
-        Ok(std::iter::once(chosen).chain(losers).chain(misfits).collect())
+        Ok(std::iter::once(chosen).chain(faster).chain(losers).chain(misfits).collect())
     }
 }
 

@@ -27,6 +27,7 @@ use super::shared::Report;
 use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
+use crate::data::Dataset;
 use crate::state::{Part, Progress};
 
 /// Values of a message or collective.
@@ -445,4 +446,31 @@ fn oversubscription_counts_emulated_devices_by_their_share() {
     check([4.0; 4], 1, true);
     check([1.0, 2.0, 4.0, 4.0], 2, true);
     check([1.0, 4.0, 8.0, 8.0], 2, false);
+}
+
+/// Each sequence of the global batch is one replica's, once, in order, whatever the shares are.
+#[test]
+fn every_sequence_is_somebodys() {
+    let data = Dataset::new(crate::data::generate(5, 4_000), 8, 3).unwrap();
+    for (counts, size) in [(vec![2, 2, 2], 1), (vec![3, 1, 2], 2), (vec![1, 7], 3), (vec![4], 1)] {
+        let mut program = program(u32::try_from(counts.len()).unwrap(), 2, 0);
+        (program.layout.microbatches, program.layout.shares) = ir::Shares::of(counts.clone());
+        program.layout.microbatch_size = size;
+        program.workload.global_batch = size * counts.iter().sum::<u32>();
+        let all = program.workload.global_batch;
+        let mut wanted = (Vec::new(), Vec::new());
+        (0..all).for_each(|index| data.sample(1, all, index, &mut wanted.0, &mut wanted.1));
+        for position in 0..2 {
+            let mut found = (Vec::new(), Vec::new());
+            for (replica, count) in (0u32..).zip(&counts) {
+                let rank = Rank::new(position * program.layout.per_position() + replica);
+                for microbatch in (0..*count).map(ir::MicrobatchId::new) {
+                    let (tokens, targets) = super::backend::batch(&program, &data, rank, 1, microbatch);
+                    found.0.extend(tokens);
+                    found.1.extend(targets);
+                }
+            }
+            assert!(found == wanted, "{counts:?} of {size}");
+        }
+    }
 }
