@@ -75,6 +75,7 @@ mod place;
 mod prices;
 mod shapes;
 mod stack;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -88,8 +89,8 @@ pub use collective::Steps;
 pub use compute::too_long;
 pub use fit::{ClassError, FitReport, fit};
 pub use long_run::{
-    Checkpointing, ExpectedShares, Failing, Progress, best_interval_s, best_iterations, daly_interval_s, expected_shares,
-    young_interval_s,
+    Checkpointing, ExpectedShares, Failing, Progress, best_interval_s, best_iterations, daly_interval_s,
+    expected_shares, young_interval_s,
 };
 pub use model::{CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplicated, exposed};
 pub use pass_table::{PassTable, StagePasses};
@@ -99,3 +100,4 @@ pub use stack::{
     ClassRow, ColdGroup, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow,
     Stacks, Widening,
 };
+pub use storage::{checkpoint_bytes, transfer_time};

@@ -288,7 +288,8 @@ mod tests {
                 let blocked = mtbf * ratio;
                 let failing = failing(mtbf, 30.0, 600.0);
                 let best = best_interval_s(blocked, 0.0, failing.per_second).expect("failures");
-                let goodput = |training: f64| expected_shares(&checkpointing(training, blocked, 0.0), &failing).goodput();
+                let goodput =
+                    |training: f64| expected_shares(&checkpointing(training, blocked, 0.0), &failing).goodput();
                 for other in [0.5, 0.9, 0.99, 1.01, 1.1, 2.0] {
                     assert!(goodput(best) > goodput(best * other), "{mtbf} {ratio} {other}");
                 }
@@ -310,10 +311,10 @@ mod tests {
     fn the_best_is_a_whole_number_of_iterations() {
         let failing = failing(10_800.0, 0.0, 600.0);
         for iteration in [1e-6, 0.7, 60.0, 800.0, 1e5, 4e9] {
-            let count = best_iterations(seconds(iteration), seconds(40.0), SimDuration::ZERO, &failing).expect("failures");
-            let goodput = |count: u64| {
-                expected_shares(&checkpointing(iteration * count as f64, 40.0, 0.0), &failing).goodput()
-            };
+            let count =
+                best_iterations(seconds(iteration), seconds(40.0), SimDuration::ZERO, &failing).expect("failures");
+            let goodput =
+                |count: u64| expected_shares(&checkpointing(iteration * count as f64, 40.0, 0.0), &failing).goodput();
             assert!(count >= 1 && goodput(count) >= goodput(count + 1), "{iteration}: {count}");
             assert!(count == 1 || goodput(count) >= goodput(count - 1), "{iteration}: {count}");
         }

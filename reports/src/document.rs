@@ -67,7 +67,7 @@ impl Section {
         Self { heading: heading.into(), note: note.into(), blocks: Vec::new() }
     }
     /// Whether tables need their titles because there are several.
-    fn names_tables(&self) -> bool {
+    pub(crate) fn names_tables(&self) -> bool {
         self.blocks.iter().filter(|block| matches!(block, Block::Table(_))).count() > 1
     }
 }

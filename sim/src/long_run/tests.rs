@@ -87,11 +87,8 @@ fn naive(run: &LongRun, failures: &[Failure]) -> LongRunOutcome {
 
 fn random_run(dice: &mut Dice) -> (LongRun, Vec<Failure>) {
     let background = if dice.one_in(2) { 0 } else { dice.within(1, 20) };
-    let checkpointing = Checkpointing {
-        training: ns(dice.within(1, 12)),
-        blocked: ns(dice.within(0, 4)),
-        background: ns(background),
-    };
+    let checkpointing =
+        Checkpointing { training: ns(dice.within(1, 12)), blocked: ns(dice.within(0, 4)), background: ns(background) };
     let run = LongRun {
         checkpointing,
         detection: ns(dice.within(1, 5)),
@@ -181,8 +178,7 @@ fn the_closed_form_is_the_mean_of_many_runs() {
         let process = FailureProcess { per_second: 1.0 / mtbf, hang_share, repair: None };
         let (mean, error) = mean_shares(&run, process, 60);
         let detection_s = hang_share * 1800.0 + (1.0 - hang_share) * detection;
-        let failing =
-            Failing { per_second: 1.0 / mtbf, detection_s, restart_s: restart, repair_s: 0.0, spares: 0 };
+        let failing = Failing { per_second: 1.0 / mtbf, detection_s, restart_s: restart, repair_s: 0.0, spares: 0 };
         let expected = expected_shares(&run.checkpointing, &failing);
         for (place, part) in RunPart::ALL.into_iter().enumerate() {
             let off = (mean[place] - expected.of(part)).abs();
@@ -207,7 +203,11 @@ fn waits_for_repair_are_those_of_the_queue() {
     ] {
         let (mtbf, share) = (0.4 * day, 0.8);
         let run = LongRun {
-            checkpointing: Checkpointing { training: seconds(600.0), blocked: seconds(5.0), background: SimDuration::ZERO },
+            checkpointing: Checkpointing {
+                training: seconds(600.0),
+                blocked: seconds(5.0),
+                background: SimDuration::ZERO,
+            },
             detection: seconds(10.0),
             watchdog: seconds(600.0),
             restart: seconds(300.0),
