@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trainyard::results::{LongRunSummary, SimulateReport};
-use trainyard::{Context, scenario};
+use trainyard::{Context, SweepPoints, SweepRequest, scenario};
 
 use super::dense;
 
@@ -267,4 +267,43 @@ fn a_resolved_long_run_is_the_same() {
         let again = scenario::parse("r.toml", &written, Path::new("")).unwrap_or_else(|e| panic!("{e}\n{written}"));
         assert_eq!(again.scenario, loaded.scenario, "{written}");
     }
+}
+
+/// `explain` says what becomes of elapsed time beyond the step, and `sweep` varies intervals, timeouts and spares.
+#[test]
+fn the_closed_form_explains_and_sweeps() {
+    let text = format!(
+        "[cluster]\nnodes = \"32 x dgx-a100\"\n[model]\n{}\n[training]\n{TRAINING}\n[plan]\ndata = 32\ntensor = 8\n[checkpoint]\n\
+         interval = \"1h\"\nwrite_time = \"30s\"\n[failures]\nmtbf = \"8h\"\nhang_share = 0.5\nwatchdog = \"30min\"\nrestart = \"5min\"\n\
+         spares = 4\nrepair = \"20h\"\n",
+        dense(16)
+    );
+    let loaded = scenario::parse("s.toml", &text, Path::new("")).unwrap_or_else(|error| panic!("{error}"));
+    let report = trainyard::explain(&loaded, &Context::default()).unwrap_or_else(|error| panic!("{error}"));
+    let shares = report.elapsed_shares.as_ref().expect("the scenario has checkpoints");
+    assert!((shares.iter().map(|(_, share)| share).sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
+    assert!(report.document.html().contains("Beyond the step"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("scenario.toml");
+    std::fs::write(&file, &text).expect("a file");
+    let vary = ["checkpoint.interval=10min,1h", "failures.watchdog=10min,30min", "failures.spares=0,4"];
+    let points = SweepPoints::Grid(vary.map(|words| words.parse().expect("keys with values")).to_vec());
+    let out = folder.path().join("sweep");
+    let request = SweepRequest { scenario: &file, points, simulate: false, folder: &out };
+    let result = trainyard::sweep(&request, &Context::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((result.points, result.fitting), (8, 8));
+    let table = std::fs::read_to_string(out.join("sweep.csv")).expect("a table");
+    let column =
+        |name: &str| table.lines().next().and_then(|line| line.split(',').position(|cell| cell.starts_with(name)));
+    let goodput = column("goodput").unwrap_or_else(|| panic!("{table}"));
+    // Commas in the plan's words come before: cells are counted from the end of the line.
+    let from_end = table.lines().next().map_or(0, |line| line.split(',').count()) - goodput;
+    let of = |line: &str| line.rsplit(',').nth(from_end - 1).and_then(|cell| cell.parse::<f64>().ok());
+    let values: Vec<f64> = table.lines().skip(1).filter_map(of).collect();
+    assert_eq!(values.len(), 8, "{table}");
+    assert!(values.iter().all(|value| (0.0..1.0).contains(value)), "{values:?}");
+    // The last key varies fastest: more spares are better, a shorter timeout is, and so is the shorter interval.
+    assert!(values[1] > values[0] && values[1] > values[3] && values[1] > values[5], "{values:?}");
+    // The point as the scenario is: what `explain` says.
+    assert!((values[7] - shares[0].1).abs() < 1e-9, "{values:?} {shares:?}");
 }
