@@ -23,7 +23,9 @@ pub struct LongRunSummary {
     pub goodput: Interval,
     /// The same by the closed form, in the long run.
     pub expected_goodput: f64,
-    /// Elapsed time of each run, days.
+    /// Elapsed time of each run, nanoseconds: what the parts of a run add up to.
+    pub duration_ns: u64,
+    /// The same, days.
     pub duration_days: f64,
     /// Simulated runs; of each failures are drawn from the scenario's seed and the run's number.
     pub runs: u64,
@@ -344,6 +346,7 @@ mod tests {
         LongRunSummary {
             goodput: interval(0.9),
             expected_goodput: 0.9,
+            duration_ns: 54 * 86_400_000_000_000,
             duration_days: 54.0,
             runs: 100,
             nodes: 32,

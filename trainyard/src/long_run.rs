@@ -113,12 +113,12 @@ impl Setting {
         if interval <= self.blocked {
             let message = format!(
                 "training stands still for {} at each checkpoint, which is no shorter",
-                show::duration(self.blocked)
+                show::seconds(self.blocked.seconds())
             );
             let hint = match self.best() {
                 Some(best) => {
                     let best = self.checkpointing(best).period();
-                    format!("at least longer than that; the best is {}", show::duration(best))
+                    format!("at least longer than that; the best is {}", show::seconds(best.seconds()))
                 }
                 None => "longer than that, faster storage, or asynchronous = true".to_owned(),
             };
@@ -235,7 +235,8 @@ pub(crate) fn summary(
     Ok(Some(LongRunSummary {
         goodput: quantiles(&outcomes),
         expected_goodput: expected.goodput(),
-        duration_days: duration.seconds() / 86_400.0,
+        duration_ns: duration.nanoseconds(),
+        duration_days: duration.nanoseconds() as f64 / 86_400e9,
         runs: u64::from(runs),
         nodes: setting.nodes,
         spares: u64::from(setting.failing.spares),
@@ -357,13 +358,13 @@ fn notes(setting: &Setting, expected: ExpectedShares) -> Vec<String> {
     if here.background > here.training {
         notes.push(format!(
             "A checkpoint is written for {}, longer than the training between two: training waits for it.",
-            show::duration(here.background)
+            show::seconds(here.background.seconds())
         ));
     }
     if let CheckpointInterval::Every(interval) = setting.choice.interval
         && here.training > interval
     {
-        let iteration = show::duration(setting.iteration);
+        let iteration = show::seconds(setting.iteration.seconds());
         notes.push(format!("An iteration takes {iteration}, longer than the interval: a checkpoint follows each."));
     }
     if let Some(best) = setting.best() {
@@ -372,7 +373,7 @@ fn notes(setting: &Setting, expected: ExpectedShares) -> Vec<String> {
         if goodput - expected.goodput() > WORTH_A_WORD {
             notes.push(format!(
                 "A checkpoint every {} would give a goodput of {} in place of {}.",
-                show::duration(best.period()),
+                show::seconds(best.period().seconds()),
                 show::percent(goodput),
                 show::percent(expected.goodput())
             ));
@@ -404,14 +405,17 @@ fn assumptions(setting: &Setting) -> Vec<(String, String)> {
             "failures",
             format!("of {} nodes, one in {hours} on average, independent of each other and of the load", setting.nodes),
         );
-        put("restart", format!("{} and reading the checkpoint; it can fail too", show::duration(failures.restart)));
+        put(
+            "restart",
+            format!("{} and reading the checkpoint; it can fail too", show::seconds(failures.restart.seconds())),
+        );
         let spares = match failures.repair {
             None => "a node that fails is replaced at once".to_owned(),
             Some(repair) => format!(
                 "{} spare nodes, which do not fail; {} of failures take a node out for {} on average",
                 failures.spares,
                 show::percent(failures.repair_share),
-                show::duration(repair.mean())
+                show::seconds(repair.mean().seconds())
             ),
         };
         put("repair", spares);
