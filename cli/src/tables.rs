@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 use owo_colors::OwoColorize as _;
 use trainyard::Document;
 use trainyard::results::{
-    CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, MemorySummary, PlanReport,
+    CalibrateReport, CompareReport, DoctorReport, FindingState, InitReport, LongRunSummary, MemorySummary, PlanReport,
     PredictionSummary, QuickstartReport, RunReport, SimulateReport, SweepResult,
 };
 
@@ -210,7 +210,29 @@ pub(crate) fn simulate(report: &SimulateReport) -> String {
     line(&mut out, "program", format!("{} instructions in {} roles", report.instructions, report.roles));
     times(&mut out, &report.time_ms);
     out.push_str(&memory(&report.prediction.memory));
+    report.long_run.iter().for_each(|run| long_run(&mut out, run));
     out
+}
+
+/// What checkpoints and failures leave of a run of months.
+fn long_run(out: &mut String, run: &LongRunSummary) {
+    let over = format!("{} of {} simulated runs of {:.0} days", run.goodput_words(), run.runs, run.duration_days);
+    line(out, "goodput", over);
+    let closed = format!("{} in the long run", percent(run.expected_goodput));
+    line(out, "by the closed form", closed);
+    run.notes.iter().for_each(|note| line(out, "note", note));
+    for of in run.tables() {
+        let columns: Vec<&str> = of.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut table = table(&columns);
+        for row in &of.rows {
+            table.add_row(row.clone());
+        }
+        numbers_right(&mut table, 1);
+        let _ = writeln!(out, "{table}");
+        if !of.note.is_empty() {
+            let _ = writeln!(out, "{}", of.note);
+        }
+    }
 }
 
 fn throughput(out: &mut String, report: &SimulateReport) {

@@ -76,6 +76,7 @@ mod prices;
 mod shapes;
 mod slowing;
 mod stack;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -101,3 +102,4 @@ pub use stack::{
     ClassRow, ColdGroup, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow,
     Stacks, Widening,
 };
+pub use storage::{checkpoint_bytes, transfer_time};

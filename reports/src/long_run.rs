@@ -23,7 +23,9 @@ pub struct LongRunSummary {
     pub goodput: Interval,
     /// The same by the closed form, in the long run.
     pub expected_goodput: f64,
-    /// Elapsed time of each run, days.
+    /// Elapsed time of each run, nanoseconds: what the parts of a run add up to.
+    pub duration_ns: u64,
+    /// The same, days.
     pub duration_days: f64,
     /// Simulated runs; of each failures are drawn from the scenario's seed and the run's number.
     pub runs: u64,
@@ -318,5 +320,93 @@ impl LongRunSummary {
             Key::filled(dots, "simulated: median, and what nine of ten runs lie between"),
         ];
         Some((scene, keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(fails: bool) -> LongRunSummary {
+        let interval = |expected: f64| Interval { low: expected - 0.01, expected, high: expected + 0.01 };
+        let part = |(part, share): (RunPart, f64)| LongRunPart {
+            part: part.name(),
+            median_run_ns: 1,
+            share,
+            expected_share: share,
+            device_hours: 1000.0 * share,
+        };
+        let shares = if fails { [0.9, 0.02, 0.03, 0.02, 0.03, 0.0] } else { [0.99, 0.01, 0.0, 0.0, 0.0, 0.0] };
+        let point = |interval_s: f64| IntervalPoint {
+            interval_s,
+            iterations: 10,
+            expected_goodput: 0.9 - interval_s / 1e5,
+            goodput: interval(0.9 - interval_s / 1e5),
+        };
+        LongRunSummary {
+            goodput: interval(0.9),
+            expected_goodput: 0.9,
+            duration_ns: 54 * 86_400_000_000_000,
+            duration_days: 54.0,
+            runs: 100,
+            nodes: 32,
+            spares: 0,
+            devices: 256,
+            mtbf_hours: fails.then_some(3.1),
+            failures: if fails { 419.0 } else { 0.0 },
+            stops: if fails { 400.0 } else { 0.0 },
+            checkpoint: CheckpointSummary {
+                interval_s: 900.0,
+                iterations: 10,
+                bytes: 2_300_000_000_000,
+                blocked_s: 40.0,
+                background_s: 0.0,
+                read_s: 40.0,
+                overhead: 0.0037,
+                bytes_per_day: 18.4e12,
+                best_interval_s: fails.then_some(800.0),
+                best_goodput: fails.then_some(0.91),
+                young_interval_s: fails.then_some(930.0),
+                daly_interval_s: fails.then_some(900.0),
+            },
+            parts: RunPart::ALL.into_iter().zip(shares).map(part).collect(),
+            stop: fails.then(|| StopCost {
+                hang_detection_device_hours: 128.0,
+                crash_detection_device_hours: 2.0,
+                mean_device_hours: BTreeMap::from([("lost work", 12.0), ("restart", 20.0)]),
+            }),
+            intervals: if fails { [300.0, 900.0, 2700.0].map(point).to_vec() } else { Vec::new() },
+            notes: vec!["A note.".to_owned()],
+            assumptions: Vec::new(),
+        }
+    }
+
+    fn texts(summary: &LongRunSummary) -> (String, Vec<String>) {
+        let section = summary.section();
+        let mut pictures = Vec::new();
+        for block in &section.blocks {
+            if let Block::Picture(picture) = block {
+                let svg = picture.svg();
+                roxmltree::Document::parse(&svg).unwrap_or_else(|error| panic!("{error}\n{svg}"));
+                assert!(!svg.contains("NaN"), "{svg}");
+                pictures.push(svg);
+            }
+        }
+        let tables = summary.tables().iter().map(crate::tables::markdown_table).collect::<String>();
+        (format!("{} {} {tables}", section.heading, section.note), pictures)
+    }
+
+    #[test]
+    fn a_section_says_where_the_time_goes_and_how_often_to_save() {
+        let (words, pictures) = texts(&summary(true));
+        for needle in ["54 days", "90.0 % (89.0 % to 91.0 %)", "lost work", "128", "best interval", "2.3", "Young 1974"]
+        {
+            assert!(words.contains(needle), "no {needle:?} in {words}");
+        }
+        assert!(!words.contains("repair wait"), "what takes no time is not shown: {words}");
+        assert_eq!(pictures.len(), 2);
+        let (words, pictures) = texts(&summary(false));
+        assert!(words.contains("Nothing stopped them") && !words.contains("best interval"), "{words}");
+        assert_eq!(pictures.len(), 1);
     }
 }

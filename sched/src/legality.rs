@@ -9,7 +9,7 @@ mod tests;
 pub use nearest::{balanced_stages, nearest};
 pub use runtimes::{Runtime, refused_by};
 
-use ir::{Cluster, DeviceKindId, Mixer, Model, Plan, Problem, Schedule, Workload};
+use ir::{Cluster, DeviceKind, DeviceKindId, Mixer, Model, Plan, Problem, Schedule, Workload};
 
 use crate::layout::chunk_positions;
 use crate::{schedules, shares};
@@ -383,12 +383,26 @@ fn placement(plan: &Plan, there: u64) -> Vec<Problem> {
     problems
 }
 
-/// Kinds of device: one in each tensor group, all able to compute in the precision.
+/// Whether two kinds are the same hardware, at whatever speed: a device that is throttled is still one of its group.
+fn same_but_for_speed(a: &DeviceKind, b: &DeviceKind) -> bool {
+    let other = DeviceKind {
+        name: a.name.clone(),
+        slowdown: a.slowdown,
+        usd_per_hour: a.usd_per_hour,
+        price_source: a.price_source.clone(),
+        source: a.source.clone(),
+        ..b.clone()
+    };
+    *a == other
+}
+
+/// Kinds of device: one in each tensor group, at whatever speed, all able to compute in the precision.
 fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
     let mut problems = Vec::new();
     let runs = kind_runs(plan, cluster);
     let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.replicas()));
-    let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor));
+    let unlike = |a, b| !same_but_for_speed(cluster.device_kind(a), cluster.device_kind(b));
+    let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor) && unlike(pair[0].1, pair[1].1));
     if let Some(&[(_, before), (rank, after)]) = inside {
         let name = |kind: DeviceKindId| &cluster.device_kind(kind).name;
         problems.push(

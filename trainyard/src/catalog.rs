@@ -6,6 +6,7 @@
 //! takes from an entry before it what it does not say itself: a price, say, is then all that a user writes.
 
 mod entries;
+mod failures;
 #[cfg(test)]
 mod model_tests;
 mod observed;
@@ -17,6 +18,7 @@ use ir::{DeviceKind, Link, Model, Precision, Problem};
 
 pub use self::entries::{FabricEntry, NodeEntry};
 pub(crate) use self::entries::{counted, fabric as fabric_entry};
+pub use self::failures::{CountedFailures, counted_failures};
 
 use crate::read::{Reader, Table};
 use crate::scenario::{Sight, model};

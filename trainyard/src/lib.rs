@@ -25,6 +25,7 @@ mod error;
 mod facts;
 mod job;
 pub mod launch;
+mod long_run;
 pub mod output;
 mod policy;
 mod progress;

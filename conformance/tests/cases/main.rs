@@ -2,12 +2,13 @@
 //! scenario goes in, a plan, a prediction or a refusal comes out.
 //!
 //! Each test stands for a kind of case, and so has several inputs of that kind. Figures in comments are those of the
-//! threads. Cases of failures, checkpoints and watchdogs (U44, U45) are not here: nothing fails in a scenario yet.
+//! threads.
 
 mod a_feasibility;
 mod b_memory;
 mod c_speed;
 mod d_network;
+mod e_failures;
 mod e_unlike;
 
 use std::path::Path;

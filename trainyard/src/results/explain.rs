@@ -36,6 +36,9 @@ pub struct ExplainReport {
     pub smallest_change: Option<usize>,
     /// What the step depends on.
     pub sensitivity: Vec<Sensitivity>,
+    /// Over months, where the scenario has checkpoints: parts of elapsed time, by the closed form. They sum up to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub elapsed_shares: Option<Vec<(&'static str, f64)>>,
     /// On what the numbers rest: name and value.
     pub basis: Vec<(String, String)>,
     /// What a reader must know before trusting them.

@@ -7,6 +7,7 @@ mod size;
 
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
+pub use reports::long_run::LongRunSummary;
 pub use scoreboard::{CalibrateRowsReport, CheckScoreboardReport, FittedStack, RestErrors};
 pub use size::{ModelRow, ModelSection, NetworkPoint, NetworkReport, SizeReport, SizeRow, SizeSection};
 
@@ -102,6 +103,9 @@ pub struct SimulateReport {
     pub roles: usize,
     /// Instructions of all roles.
     pub instructions: usize,
+    /// What checkpoints and failures leave of a run of months, where the scenario has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_run: Option<LongRunSummary>,
     /// Digest of the program's text.
     pub program_digest: String,
     /// Digest of every span of the timeline.

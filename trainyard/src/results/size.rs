@@ -83,6 +83,9 @@ pub struct SizeRow {
     pub model_flops_utilization: Option<f64>,
     /// The same with the forward passes that are done again.
     pub hardware_flops_utilization: Option<f64>,
+    /// Useful work over elapsed time, where it follows from the scenario's checkpoints and failures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<f64>,
     /// The largest share of its memory that a device needs.
     pub memory_share: Option<f64>,
     /// On what the step rests: name and value.

@@ -158,7 +158,6 @@ fn missing(table: &Table<'_>, key: &str, message: &str, hint: &str) {
 }
 
 /// Both sections; each may be absent. An outer `None` means that one is there and wrong.
-#[expect(clippy::type_complexity, reason = "two optional sections, each read or wrong")]
 pub(super) fn read(
     root: &Table<'_>,
     cluster: Option<&Cluster>,
@@ -189,7 +188,10 @@ fn agree(table: &Table<'_>, choice: &CheckpointChoice, failures: Option<Option<F
     };
     match (choice.interval, failures) {
         (CheckpointInterval::Best, None) => {
-            at("without [failures] the best is no checkpoint at all".to_owned(), "such as interval = \"3h\", or [failures]");
+            at(
+                "without [failures] the best is no checkpoint at all".to_owned(),
+                "such as interval = \"3h\", or [failures]",
+            );
         }
         (CheckpointInterval::Every(interval), Some(Some(failures))) if interval >= failures.duration => {
             let message = format!("a run of {} would have no checkpoint", failures.duration);
@@ -201,7 +203,8 @@ fn agree(table: &Table<'_>, choice: &CheckpointChoice, failures: Option<Option<F
 
 fn read_checkpoint(table: &Table<'_>) -> Option<CheckpointChoice> {
     let interval = table.require("interval", "\"best\"").and_then(|value| {
-        if value.is_word("best") {
+        // What has no digits is meant as a word.
+        if value.as_text().is_some_and(|text| !text.contains(|letter: char| letter.is_ascii_digit())) {
             value.choice(&[("best", CheckpointInterval::Best)])
         } else {
             time(&value, "3h").map(CheckpointInterval::Every)
@@ -243,7 +246,8 @@ fn read_checkpoint(table: &Table<'_>) -> Option<CheckpointChoice> {
                 return None;
             }
             if !table.has("bandwidth") && !table.has("node_bandwidth") {
-                let hint = "such as bandwidth = \"60GB/s\" of all nodes together, node_bandwidth, or write_time = \"40s\"";
+                let hint =
+                    "such as bandwidth = \"60GB/s\" of all nodes together, node_bandwidth, or write_time = \"40s\"";
                 missing(table, "bandwidth", "nothing says how fast checkpoints are written", hint);
                 return None;
             }
@@ -259,47 +263,49 @@ fn read_checkpoint(table: &Table<'_>) -> Option<CheckpointChoice> {
     Some(CheckpointChoice { interval: interval?, storage, size: size?, asynchronous, copy_bandwidth })
 }
 
-/// The rate, by the one key that says it, and repairs that were counted with it.
-fn rate(table: &Table<'_>, cluster: Option<&Cluster>) -> Option<(FailureRate, Option<RepairTime>)> {
-    let like = table.get("like");
-    let per_node_day = table.get("per_node_day");
-    let mtbfs = ["node_mtbf", "device_mtbf", "mtbf"].map(|key| table.get(key));
-    let keys = ["like", "per_node_day", "node_mtbf", "device_mtbf", "mtbf"];
-    let written: Vec<&str> = keys.into_iter().filter(|key| table.has(key)).collect();
-    match written[..] {
-        [] => {
-            let hint = "such as node_mtbf = \"264d\" or like = \"llama-3-405b\"";
-            missing(table, "node_mtbf", "nothing says how often nodes fail", hint);
-            return None;
-        }
-        [_] => {}
-        [first, second, ..] => {
-            let message = format!("`{first}` says how often nodes fail already");
-            table.report_at(second, Problem::new(table.path_of(second), message).hint("one of the two"));
-            return None;
-        }
-    }
-    if let Some(value) = like {
-        let name = value.text()?;
-        let all = counted_failures();
-        let Some(counted) = all.iter().find(|counted| counted.name == name) else {
-            let hint = suggest(name, all.iter().map(|counted| counted.name.as_str()));
-            value.problem(format!("nobody's failures are known as `{name}`"), Some(hint));
-            return None;
-        };
-        return Some((FailureRate::PerNodeDay(counted.per_node_day()), counted.repair));
-    }
-    if let Some(value) = per_node_day {
-        return value.number(1e-9..=1e6).map(|rate| (FailureRate::PerNodeDay(rate), None));
-    }
-    let [node, device, all] = mtbfs.map(|value| value.map(|value| time(&value, "264d")));
-    let rate = match (node, device, all) {
-        (Some(mtbf), _, _) => FailureRate::NodeMtbf(mtbf?),
-        (_, Some(mtbf), _) => FailureRate::DeviceMtbf(mtbf?),
-        (_, _, Some(mtbf)) => FailureRate::Mtbf { mtbf: mtbf?, nodes: cluster?.nodes() },
-        (None, None, None) => unreachable!("one of the keys is written"),
+/// A rate, and repairs that were counted with it.
+type Rate = (FailureRate, Option<RepairTime>);
+
+/// The rate, by the one key that says it.
+fn rate(table: &Table<'_>, cluster: Option<&Cluster>) -> Option<Rate> {
+    let plain = |rate: FailureRate| (rate, None);
+    let mtbf = |key, of: fn(SimDuration) -> FailureRate| {
+        (key, table.get(key).map(|value| time(&value, "264d").map(|mtbf| plain(of(mtbf)))))
     };
-    Some((rate, None))
+    let nodes = cluster.map_or(1, Cluster::nodes);
+    let whole = table.get("mtbf").map(|value| time(&value, "3h").map(|mtbf| plain(FailureRate::Mtbf { mtbf, nodes })));
+    let per_node_day = table.get("per_node_day").map(|value| value.number(1e-9..=1e6));
+    let read: [(&'static str, Option<Option<Rate>>); 5] = [
+        ("like", table.get("like").map(|value| counted(&value))),
+        ("per_node_day", per_node_day.map(|rate| rate.map(|rate| plain(FailureRate::PerNodeDay(rate))))),
+        mtbf("node_mtbf", FailureRate::NodeMtbf),
+        mtbf("device_mtbf", FailureRate::DeviceMtbf),
+        ("mtbf", whole),
+    ];
+    let mut written = read.into_iter().filter_map(|(key, rate)| Some((key, rate?)));
+    let Some((first, rate)) = written.next() else {
+        let hint = "such as node_mtbf = \"264d\" or like = \"llama-3-405b\"";
+        missing(table, "node_mtbf", "nothing says how often nodes fail", hint);
+        return None;
+    };
+    if let Some((second, _)) = written.next() {
+        let message = format!("`{first}` says how often nodes fail already");
+        table.report_at(second, Problem::new(table.path_of(second), message).hint("one of the two"));
+        return None;
+    }
+    rate
+}
+
+/// Failures that the catalog knows, by name.
+fn counted(value: &Value<'_>) -> Option<Rate> {
+    let name = value.text()?;
+    let all = counted_failures();
+    let found = all.iter().find(|counted| counted.name == name);
+    if found.is_none() {
+        let hint = suggest(name, all.iter().map(|counted| counted.name.as_str()));
+        value.problem(format!("no failures are known as `{name}`"), Some(hint));
+    }
+    found.map(|counted| (FailureRate::PerNodeDay(counted.per_node_day()), counted.repair))
 }
 
 /// `"20h"`, or `{ median = "20h", mean = "5d" }`.
@@ -314,7 +320,10 @@ fn repair(value: &Value<'_>) -> Option<RepairTime> {
     let (median, mean) = (median?, mean?);
     if mean < median {
         let message = format!("is less than the median of {median}: repairs have a tail of long ones");
-        table.report_at("mean", Problem::new(table.path_of("mean"), message).hint("repair = \"20h\" where all take as long"));
+        table.report_at(
+            "mean",
+            Problem::new(table.path_of("mean"), message).hint("repair = \"20h\" where all take as long"),
+        );
         return None;
     }
     Some(RepairTime::LogNormal { median, mean })
@@ -344,7 +353,12 @@ fn read_failures(table: &Table<'_>, cluster: Option<&Cluster>) -> Option<Failure
     if repair.is_none() {
         for key in ["spares", "repair_share"].into_iter().filter(|key| table.has(key)) {
             let message = format!("`{key}` says nothing where a node that fails is replaced at once");
-            missing(table, "repair", &message, "such as repair = \"20h\" or repair = { median = \"20h\", mean = \"5d\" }");
+            missing(
+                table,
+                "repair",
+                &message,
+                "such as repair = \"20h\" or repair = { median = \"20h\", mean = \"5d\" }",
+            );
             return None;
         }
     }
@@ -352,7 +366,8 @@ fn read_failures(table: &Table<'_>, cluster: Option<&Cluster>) -> Option<Failure
     if let Some(cluster) = cluster {
         let failures = rate.per_second(cluster.nodes(), cluster.devices()) * duration.seconds() * f64::from(runs);
         if failures > MOST_FAILURES {
-            let message = format!("{failures:.0} failures in {runs} runs of {duration} are more than can be walked through");
+            let message =
+                format!("{failures:.0} failures in {runs} runs of {duration} are more than can be walked through");
             table.report(Problem::new(table.path_of("runs"), message).hint("fewer runs, or a shorter duration"));
             return None;
         }

@@ -26,6 +26,7 @@ mod collectives;
 mod cost;
 mod data;
 mod emulate;
+mod failures;
 pub(crate) mod model;
 mod plan;
 mod print;
@@ -44,6 +45,7 @@ use ir::{Cluster, Model, Problem, Workload};
 
 pub use self::cost::CostChoice;
 pub use data::{DataChoice, ReportChoice, ReportFormat};
+pub use failures::{CheckpointChoice, CheckpointInterval, CheckpointStorage, FailureChoice, FailureRate};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
 pub use run::{CheckpointFolder, OnLoss, RunChoice};
 pub use schema::schema;
@@ -87,6 +89,10 @@ pub struct Scenario {
     pub report: ReportChoice,
     /// What is to be reached, for `size`.
     pub size: Option<SizeChoice>,
+    /// How a run of months saves what it did.
+    pub checkpoint: Option<CheckpointChoice>,
+    /// What stops it; never without checkpoints.
+    pub failures: Option<FailureChoice>,
 }
 
 /// A scenario with the texts that it came from.
@@ -244,6 +250,7 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
     let run = run::read(root, sight);
     let report = data::read_report(root);
     let size = size::read(root, &catalog, cluster.as_ref());
+    let (checkpoint, failures) = failures::read(root, cluster.as_ref());
     seed?;
     Some(Scenario {
         name: name?,
@@ -258,5 +265,7 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         run: run?,
         report: report?,
         size: size?,
+        checkpoint: checkpoint?,
+        failures: failures?,
     })
 }

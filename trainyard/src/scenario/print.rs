@@ -8,6 +8,7 @@ use ir::{
 };
 use toml::{Table, Value};
 
+mod long_run;
 mod run;
 mod size;
 
@@ -54,11 +55,16 @@ impl Scenario {
         let formats = self.report.formats.iter().map(|format| word(&data::FORMATS, format)).collect();
         root.insert("report".to_owned(), table([("formats", Value::Array(formats))]).into());
         if let Some(size) = &self.size {
-            root.insert("size".to_owned(), size_table(size).into());
+            root.insert("size".to_owned(), size_table(size, self.checkpoint.is_none()).into());
             root.insert("models".to_owned(), models_table(&size.models).into());
         }
         if let Some(run) = run_table(&self.run) {
             root.insert("run".to_owned(), run.into());
+        }
+        let checkpoint = self.checkpoint.as_ref().map(|choice| ("checkpoint", long_run::checkpoint_table(choice)));
+        let failures = self.failures.as_ref().map(|choice| ("failures", long_run::failures_table(choice)));
+        for (key, entries) in checkpoint.into_iter().chain(failures) {
+            root.insert(key.to_owned(), entries.into());
         }
         self.add_kinds(&mut root);
         toml::to_string(&root).expect("plain tables")

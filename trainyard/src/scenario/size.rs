@@ -59,7 +59,8 @@ pub struct SizeChoice {
     pub kinds: Vec<Cluster>,
     /// The most nodes of a cluster that is looked at.
     pub most_nodes: u32,
-    /// Useful work over all elapsed time: what failures, restarts and checkpoints leave.
+    /// Useful work over all elapsed time where the scenario has no checkpoints: what failures, restarts and checkpoints
+    /// leave.
     pub goodput: f64,
     /// Power that devices draw, as a share of their limit.
     pub power_share: f64,

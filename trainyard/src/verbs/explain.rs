@@ -10,9 +10,10 @@ mod sensitivity;
 #[cfg(test)]
 mod tests;
 
-use ir::{Infeasible, Plan, Prediction};
+use ir::{Infeasible, Plan, Prediction, RunPart};
 
 use crate::job::Job;
+use crate::long_run::Setting;
 use crate::results::{ExplainReport, Header, Misfit, PlanSummary, PredictionSummary};
 use crate::scenario::{Loaded, PlanChoice};
 use crate::verbs::whatif::{self, World};
@@ -51,6 +52,12 @@ pub fn explain(loaded: &Loaded, context: &Context<'_>) -> Result<ExplainReport, 
     context.step("explain", 3, 4, "what it depends on")?;
     let sensitivity = sensitivity::sensitivity(&subject, context)?;
     let (plan, prediction) = (&subject.plan, &subject.prediction);
+    let setting = Setting::of(&loaded.scenario, plan, prediction.iteration);
+    let setting = setting.map_err(|problem| loaded.error(vec![problem]))?;
+    let elapsed_shares = setting.map(|setting| {
+        let shares = setting.expected();
+        RunPart::ALL.map(|part| (part.name(), shares.of(part))).to_vec()
+    });
     let mut report = ExplainReport {
         header: Header::new("explain", &loaded.scenario.name),
         policy: subject.policy,
@@ -63,6 +70,7 @@ pub fn explain(loaded: &Loaded, context: &Context<'_>) -> Result<ExplainReport, 
         smallest_change: remedies::fastest(&remedies),
         changes: remedies,
         sensitivity,
+        elapsed_shares,
         basis: whatif::basis(loaded, &job.cost, plan, prediction),
         warnings: whatif::unnamed_stack(loaded).into_iter().collect(),
         document: reports::Document {

@@ -110,6 +110,7 @@ fn input<'a>(scenario: &'a Scenario, subject: Subject<'a>) -> ReportInput<'a> {
         provenance: provenance(scenario, subject),
         warnings,
         resolved_scenario: scenario.to_toml(),
+        long_run: subject.simulated().and_then(|report| report.long_run.clone()),
     }
 }
 
@@ -136,6 +137,7 @@ fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)
         list.push(("durations interpolated".to_owned(), share(basis.interpolated)));
         list.push(("durations from formulas".to_owned(), share(basis.analytic)));
         list.push(("durations assumed".to_owned(), share(basis.assumed)));
+        list.extend(report.long_run.iter().flat_map(|run| run.assumptions.iter().cloned()));
         list.push(("program".to_owned(), report.program_digest.clone()));
         list.push(("simulated timeline".to_owned(), report.timeline_digest.clone()));
     }

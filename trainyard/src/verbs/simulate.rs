@@ -8,7 +8,7 @@ use ir::counts::CountedScores;
 use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, PredictionSummary, SimulateReport};
 use crate::scenario::Loaded;
-use crate::{Context, Error, facts, policy};
+use crate::{Context, Error, facts, long_run, policy};
 
 /// Simulates one iteration of a scenario's plan.
 ///
@@ -43,6 +43,8 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         .filter(|(_, ns)| *ns > 0)
         .map(|(activity, ns)| (activity.name(), milliseconds(ns)))
         .collect();
+    let long_run =
+        long_run::summary(scenario, plan, prediction.iteration).map_err(|problem| job.loaded.error(vec![problem]))?;
     Ok(SimulateReport {
         header: Header::new("simulate", &scenario.name),
         plan: PlanSummary::of(plan),
@@ -57,6 +59,7 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
         usd_per_hour: facts::usd_per_hour(scenario, plan),
         roles: program.roles.len(),
         instructions: program.instructions(),
+        long_run,
         program_digest: format!("{:016x}", timeline.program),
         timeline_digest: format!("{:016x}", timeline.digest()),
         decided: plan.clone(),

@@ -6,8 +6,8 @@ use toml::{Table, Value};
 use super::{model_table, number, table, text};
 use crate::scenario::{SizeChoice, SizeQuestion};
 
-/// The table; kinds of node and models are written as names.
-pub(super) fn size_table(size: &SizeChoice) -> Table {
+/// The table; kinds of node and models are written as names, goodput where it is a choice.
+pub(super) fn size_table(size: &SizeChoice, chooses_goodput: bool) -> Table {
     let names = |names: Vec<&str>| Value::Array(names.into_iter().map(text).collect());
     let mut entries = table([
         ("ask", names(size.ask.iter().copied().map(SizeQuestion::name).collect())),
@@ -17,6 +17,9 @@ pub(super) fn size_table(size: &SizeChoice) -> Table {
         ("power_share", Value::Float(size.power_share)),
         ("site_factor", Value::Float(size.site_factor)),
     ]);
+    if !chooses_goodput {
+        entries.remove("goodput");
+    }
     for (key, value) in [("tokens", size.tokens), ("budget_usd", size.budget_usd)] {
         entries.extend(value.map(|value| (key.to_owned(), Value::Float(value))));
     }

@@ -39,7 +39,18 @@ pub(super) fn document(report: &ExplainReport, prediction: &Prediction) -> Resul
     let mut section = Section::new("What the step depends on", "The same plan with one thing halved or doubled.");
     section.blocks.push(Block::Table(sensitivity(&report.sensitivity)));
     document.sections.push(section);
+    document.sections.extend(report.elapsed_shares.as_deref().map(elapsed));
     Ok(document)
+}
+
+/// What becomes of elapsed time over months; steps are the useful part of it.
+fn elapsed(shares: &[(&'static str, f64)]) -> Section {
+    let note = "By the closed form, in the long run; `simulate` draws failures and shows how far runs differ.";
+    let mut section = Section::new("Beyond the step: checkpoints and failures", note);
+    let shown = shares.iter().filter(|(_, share)| *share > 0.0);
+    let rows = shown.map(|(part, share)| vec![(*part).to_owned(), percent(*share)]).collect();
+    section.blocks.push(Block::Table(table("Elapsed time", &["part", ">of elapsed time"], rows, "")));
+    section
 }
 
 /// What each part was priced as.

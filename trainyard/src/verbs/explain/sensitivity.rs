@@ -21,7 +21,8 @@ struct Otherwise {
 
 /// The list, in a fixed order.
 pub(super) fn sensitivity(subject: &Subject<'_>, context: &Context<'_>) -> Result<Vec<Sensitivity>, Error> {
-    let mut all = links(subject)?;
+    let mut all = stragglers(subject)?;
+    all.extend(links(subject)?);
     all.extend(devices(subject)?);
     all.extend(batches(subject));
     let mut rows = Vec::with_capacity(all.len());
@@ -73,6 +74,40 @@ fn otherwise(subject: &Subject<'_>, what: impl Into<String>) -> Otherwise {
         anchor: subject.prediction.iteration.seconds(),
         note: "",
     }
+}
+
+/// What a price of unlike networks leaves out.
+const FIRST_NODE: &str = "a collective is priced by the network of its first member's node";
+
+/// Devices and network adapters that are slower than their like, as if they were not: what each kind of straggler costs.
+fn stragglers(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {
+    let cluster = subject.job.cost.cluster();
+    let mut all = Vec::new();
+    let mut push = |what: String, cluster: ir::Cluster, note| -> Result<(), Error> {
+        let cost = whatif::prices_on(subject.job.loaded, cluster)?;
+        all.push(Otherwise { cost: Some(cost), note, ..otherwise(subject, what) });
+        Ok(())
+    };
+    for (index, slow) in cluster.device_kinds.iter().enumerate() {
+        let like = |kind: &&ir::DeviceKind| kind.calibration == slow.calibration && kind.slowdown < slow.slowdown;
+        let fastest = cluster.device_kinds.iter().filter(like).min_by(|a, b| a.slowdown.total_cmp(&b.slowdown));
+        if let Some(fast) = fastest {
+            let mut cluster = cluster.clone();
+            cluster.device_kinds[index].slowdown = fast.slowdown;
+            push(format!("{} as fast as {}", slow.name, fast.name), cluster, "")?;
+        }
+    }
+    let network = |kind: &ir::NodeKind| f64::from(kind.nics) * kind.nic.bandwidth.get();
+    for (index, slow) in cluster.node_kinds.iter().enumerate().filter(|_| cluster.nodes() > 1) {
+        let like = |kind: &&ir::NodeKind| kind.devices.len() == slow.devices.len() && network(kind) > network(slow);
+        let fastest = cluster.node_kinds.iter().filter(like).max_by(|a, b| network(a).total_cmp(&network(b)));
+        if let Some(fast) = fastest {
+            let mut cluster = cluster.clone();
+            (cluster.node_kinds[index].nic, cluster.node_kinds[index].nics) = (fast.nic.clone(), fast.nics);
+            push(format!("network of {} as fast as that of {}", slow.name, fast.name), cluster, FIRST_NODE)?;
+        }
+    }
+    Ok(all)
 }
 
 fn links(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {

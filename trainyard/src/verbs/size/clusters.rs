@@ -12,8 +12,10 @@ use reports::show;
 use reports::sizing::Interval;
 
 use super::{bill, trial};
+use crate::long_run::Setting;
 use crate::results::{SizeRow, SizeSection};
 use crate::scenario::{Loaded, SizeChoice};
+use crate::verbs::whatif;
 use crate::{Context, Error, words};
 
 /// By how much a number of nodes may be better used than any tried before.
@@ -232,7 +234,9 @@ fn nodes_at_peak(loaded: &Loaded, choice: &SizeChoice, kind: &Cluster) -> f64 {
     };
     let peak: f64 = kind.node_kinds[0].devices.iter().map(device).sum();
     let within = choice.within.unwrap_or(ir::SimDuration::ZERO);
-    bill::fewest_devices(flops, peak, within, choice.goodput)
+    // What follows from failures is not known before there is a plan: nothing is left out for it.
+    let goodput = if scenario.checkpoint.is_some() { 1.0 } else { choice.goodput };
+    bill::fewest_devices(flops, peak, within, goodput)
 }
 
 /// Numbers of nodes of which a plan can use every device: replicas that divide the batch, times tensor degrees inside a
@@ -279,19 +283,55 @@ fn row(loaded: &Loaded, choice: &SizeChoice, cluster: &Cluster, tried: Result<&t
         }
     };
     planned(&mut row, trial);
+    let goodput = match Goodput::of(loaded, choice, cluster, trial) {
+        Ok(goodput) => goodput,
+        Err(problem) => {
+            row.notes = problem.to_string();
+            return row;
+        }
+    };
+    goodput.note(&mut row);
     let per_step = tokens_per_step(loaded);
     let iterations = bill::iterations(choice.tokens.unwrap_or(0.0), per_step);
-    let days = bill::days(iterations, trial.step_s, choice.goodput);
+    let days = bill::days(iterations, trial.step_s, goodput.share);
     row.iterations = Some(iterations);
     row.tokens = choice.tokens.map(|tokens| Interval { low: tokens, expected: tokens, high: tokens });
     row.days = Some(days);
-    bills(&mut row, choice, cluster, days);
+    bills(&mut row, choice, cluster, days, goodput.paid);
     let in_time = |days: f64| choice.within.is_none_or(|within| days * bill::DAY_S <= within.seconds());
     let paid = |usd: Option<f64>| choice.budget_usd.is_none_or(|budget| usd.is_some_and(|usd| usd <= budget));
     let believable = row.model_flops_utilization.is_none_or(|share| share <= 1.0);
     row.suffices = believable && in_time(days.expected) && paid(row.usd.map(|usd| usd.expected));
     row.surely = row.suffices && in_time(days.high) && paid(row.usd.map(|usd| usd.high));
     row
+}
+
+/// Useful work over elapsed time on a cluster, and nodes paid for over those in use.
+struct Goodput {
+    share: f64,
+    paid: f64,
+    spares: u32,
+    /// Whether it follows from checkpoints and failures.
+    follows: bool,
+}
+
+impl Goodput {
+    fn of(loaded: &Loaded, choice: &SizeChoice, cluster: &Cluster, trial: &trial::Trial) -> Result<Self, Problem> {
+        let there = whatif::changed(loaded, |scenario| scenario.cluster = cluster.clone());
+        let setting = Setting::of(&there.scenario, &trial.plan, trial.prediction.iteration)?;
+        Ok(setting.map_or(Self { share: choice.goodput, paid: 1.0, spares: 0, follows: false }, |setting| {
+            let (share, paid) = (setting.expected().goodput(), 1.0 + setting.spare_share());
+            Self { share, paid, spares: setting.spares(), follows: true }
+        }))
+    }
+
+    fn note(&self, row: &mut SizeRow) {
+        row.goodput = self.follows.then_some(self.share);
+        if self.spares > 0 {
+            let spares = format!("{} spare nodes are paid for too", self.spares);
+            row.notes = if row.notes.is_empty() { spares } else { format!("{}; {spares}", row.notes) };
+        }
+    }
 }
 
 fn tokens_per_step(loaded: &Loaded) -> f64 {
@@ -322,6 +362,7 @@ fn blank(cluster: &Cluster) -> SizeRow {
         megawatt_hours: None,
         model_flops_utilization: None,
         hardware_flops_utilization: None,
+        goodput: None,
         memory_share: None,
         basis: Vec::new(),
         notes: String::new(),
@@ -335,7 +376,7 @@ fn planned(row: &mut SizeRow, trial: &trial::Trial) {
     row.step_s = Some(trial.step_s);
     row.model_flops_utilization = trial.model_flops_utilization;
     row.hardware_flops_utilization = trial.hardware_flops_utilization;
-    row.memory_share = Some(crate::verbs::whatif::fullest(&trial.prediction));
+    row.memory_share = Some(whatif::fullest(&trial.prediction));
     row.basis.clone_from(&trial.basis);
     let mut notes = Vec::new();
     if row.used_devices < row.devices {
@@ -346,12 +387,13 @@ fn planned(row: &mut SizeRow, trial: &trial::Trial) {
     row.notes = notes.join("; ");
 }
 
-/// Device-hours, money and energy of an elapsed time.
-fn bills(row: &mut SizeRow, choice: &SizeChoice, cluster: &Cluster, days: Interval) {
-    row.device_hours = Some(days.times(24.0 * row.devices as f64));
+/// Device-hours, money and energy of an elapsed time. `paid` is nodes paid for over those of the cluster: spares draw no
+/// power.
+fn bills(row: &mut SizeRow, choice: &SizeChoice, cluster: &Cluster, days: Interval, paid: f64) {
+    row.device_hours = Some(days.times(24.0 * row.devices as f64 * paid));
     let mut absent = Vec::new();
     match bill::usd_per_hour(cluster) {
-        Ok(rate) => row.usd = Some(days.times(24.0 * rate)),
+        Ok(rate) => row.usd = Some(days.times(24.0 * rate * paid)),
         Err(device) => absent.push(format!("{device} has no price")),
     }
     match bill::watts(cluster, choice) {
@@ -374,16 +416,18 @@ pub(super) fn tokens(loaded: &Loaded, choice: &SizeChoice, context: &Context<'_>
         loaded.error(vec![Problem::new("size.budget_usd", format!("{device} has no price")).hint(hint)])
     })?;
     let trial = trial::as_it_is(loaded, context)?;
-    let hours = budget / rate;
+    let goodput = Goodput::of(loaded, choice, cluster, &trial).map_err(|problem| loaded.error(vec![problem]))?;
+    let hours = budget / (rate * goodput.paid);
     let per_step = tokens_per_step(loaded);
-    let tokens = bill::tokens(hours * 3600.0, trial.step_s, per_step, choice.goodput);
+    let tokens = bill::tokens(hours * 3600.0, trial.step_s, per_step, goodput.share);
     let mut row = blank(cluster);
     planned(&mut row, &trial);
+    goodput.note(&mut row);
     let days = Interval { low: hours / 24.0, expected: hours / 24.0, high: hours / 24.0 };
     row.tokens = Some(tokens);
     row.iterations = Some((tokens.expected / per_step).floor());
     row.days = Some(days);
-    bills(&mut row, choice, cluster, days);
+    bills(&mut row, choice, cluster, days, goodput.paid);
     (row.suffices, row.surely) = (true, true);
     let answer = format!(
         "{} ({} to {}) in {} days on {} devices at {} an hour.",
@@ -392,7 +436,7 @@ pub(super) fn tokens(loaded: &Loaded, choice: &SizeChoice, context: &Context<'_>
         tokens_in_words(tokens.high),
         show::number(days.expected),
         row.devices,
-        show::dollars(rate)
+        show::dollars(rate * goodput.paid)
     );
     Ok(SizeSection {
         question: format!("{}: how many tokens for {}?", loaded.scenario.model.name, show::dollars(budget)),

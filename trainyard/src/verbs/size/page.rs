@@ -61,7 +61,13 @@ pub(super) fn inputs(loaded: &Loaded, choice: &SizeChoice) -> Vec<(String, Strin
     if let Some(budget) = choice.budget_usd {
         put("budget", Unit::Dollars.text(budget));
     }
-    put("goodput", format!("{} of elapsed time is useful work", percent(choice.goodput)));
+    if scenario.checkpoint.is_some() {
+        let words = "follows from [checkpoint] and [failures] by the closed form, for each cluster and plan; spare nodes are \
+                     paid for and draw no power";
+        put("goodput", words.to_owned());
+    } else {
+        put("goodput", format!("{} of elapsed time is useful work", percent(choice.goodput)));
+    }
     put(
         "power",
         format!("{} of the devices' limit, times {} for the site", percent(choice.power_share), choice.site_factor),
@@ -166,6 +172,7 @@ fn option(row: &SizeRow) -> SizingOption {
 
 /// What the plans make of their devices.
 fn utilisation(section: &SizeSection) -> reports::tables::Table {
+    let follows = section.rows.iter().any(|row| row.goodput.is_some());
     let row = |row: &SizeRow| {
         let tokens = |tokens: Interval| format!("{:.4e}", tokens.expected);
         vec![
@@ -178,10 +185,14 @@ fn utilisation(section: &SizeSection) -> reports::tables::Table {
             or_dash(row.iterations, |steps| Unit::Count.text(steps)),
             if row.surely { "yes" } else { "no" }.to_owned(),
         ]
+        .into_iter()
+        .chain(follows.then(|| or_dash(row.goodput, percent)))
+        .collect()
     };
     let columns =
         ["node", ">nodes", ">MFU", ">HFU", ">of the memory", ">tokens", ">steps", "suffices at the upper end"];
     let rows = section.rows.iter().filter(|row| row.fits).map(row).collect();
+    let columns: Vec<&str> = columns.into_iter().chain(follows.then_some(">goodput")).collect();
     table("Utilisation", &columns, rows, "Conventions of MFU and HFU stand under what was assumed.")
 }
 

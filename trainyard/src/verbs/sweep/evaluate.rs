@@ -17,6 +17,7 @@ use toml::{Table, Value};
 
 use super::points::{Points, path, set};
 use crate::job::{Job, cost_model};
+use crate::long_run::Setting;
 use crate::scenario::{Loaded, PlanChoice, Scenario};
 use crate::{Context, Error, facts, scenario, words};
 
@@ -30,14 +31,16 @@ pub(super) struct Base<'a> {
     pub(super) paths: Vec<Vec<String>>,
     /// Whether to simulate, or to use the closed form.
     pub(super) simulate: bool,
+    /// Whether points can have checkpoints.
+    pub(super) checkpoints: bool,
     pub(super) interrupt: Arc<AtomicBool>,
 }
 
-/// The result columns, in order.
-pub(super) fn columns() -> Vec<SweepColumn> {
+/// The result columns, in order; with checkpoints, what they and failures leave too.
+pub(super) fn columns(checkpoints: bool) -> Vec<SweepColumn> {
     use ColumnKind::{Flag, Integer, Number, Text};
     let column = |name: &str, kind, unit| SweepColumn::new(name, kind, unit);
-    vec![
+    let mut columns = vec![
         column("step_s", Number, Unit::Seconds),
         column("step_low_s", Number, Unit::Seconds),
         column("step_high_s", Number, Unit::Seconds),
@@ -52,11 +55,24 @@ pub(super) fn columns() -> Vec<SweepColumn> {
         column("usd_per_million_tokens", Number, Unit::Dollars),
         column("assumed_share", Number, Unit::Share),
         column("plan", Text, Unit::Plain),
-    ]
+    ];
+    if checkpoints {
+        columns.extend([
+            column("goodput", Number, Unit::Share),
+            column(USEFUL, Number, Unit::TokensPerSecond),
+            column("checkpoint_interval_s", Number, Unit::Seconds),
+        ]);
+    }
+    columns
 }
 
+/// Tokens per second times goodput.
+const USEFUL: &str = "useful_tokens_per_second";
+
 /// The column that good points have most of.
-pub(super) const OBJECTIVE: &str = "tokens_per_second";
+pub(super) const fn objective(checkpoints: bool) -> &'static str {
+    if checkpoints { USEFUL } else { "tokens_per_second" }
+}
 
 /// A value as a cell: what is not a number, a word or a switch is shown as it is written.
 pub(super) fn cell(value: Option<&Value>, kind: ColumnKind) -> Cell {
@@ -131,7 +147,10 @@ impl Base<'_> {
                         },
                     };
                     match decided {
-                        Ok((plan, prediction)) => Outcome::Done(results(loaded, &plan, &prediction)),
+                        Ok((plan, prediction)) => match self.results(loaded, &plan, &prediction) {
+                            Ok(cells) => Outcome::Done(cells),
+                            Err(problem) => Outcome::Infeasible(reasons(&[problem])),
+                        },
                         Err(reason) => Outcome::Infeasible(reason),
                     }
                 }
@@ -140,6 +159,21 @@ impl Base<'_> {
             points.push(SweepPoint { index, keys, outcome });
         }
         Ok(points)
+    }
+
+    /// The cells of a prediction, those of a long run included.
+    fn results(&self, loaded: &Loaded, plan: &Plan, prediction: &Prediction) -> Result<Vec<Cell>, ir::Problem> {
+        let mut cells = results(loaded, plan, prediction);
+        if self.checkpoints {
+            let fits = sched::memory_problems(prediction).is_empty();
+            let setting = Setting::of(&loaded.scenario, plan, prediction.iteration)?.filter(|_| fits);
+            let tokens = loaded.scenario.workload.tokens_per_iteration() as f64 / prediction.iteration.seconds();
+            cells.extend(setting.map_or([const { Cell::Empty }; 3], |setting| {
+                let goodput = setting.expected().goodput();
+                [goodput, goodput * tokens, setting.interval().seconds()].map(Cell::Number)
+            }));
+        }
+        Ok(cells)
     }
 
     /// The plan and its prediction where the closed form alone does not give them.

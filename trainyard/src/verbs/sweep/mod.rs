@@ -17,7 +17,7 @@ use toml::Value;
 
 pub use self::points::Vary;
 
-use self::evaluate::{Base, OBJECTIVE, cell, columns, kind, paths};
+use self::evaluate::{Base, cell, columns, kind, objective, paths};
 use self::points::Points;
 use self::store::Store;
 use crate::results::{Header, SweepResult};
@@ -71,7 +71,7 @@ pub fn sweep(request: &SweepRequest<'_>, context: &Context<'_>) -> Result<SweepR
     let base = base(request, &file, &folder, &text, context)?;
     let kinds: Vec<ColumnKind> = (0..base.paths.len()).map(|key| kind(&base.points.known(key))).collect();
     let keys = base.points.keys.iter().zip(&kinds).map(|(key, kind)| SweepColumn::new(key, *kind, Unit::Plain));
-    let schema = SweepSchema::new(keys.collect(), columns()).map_err(Error::input)?;
+    let schema = SweepSchema::new(keys.collect(), columns(base.checkpoints)).map_err(Error::input)?;
     let mut report = report(&base, &kinds, &schema, request)?;
     let mut store = Store::open(request.folder, &definition(request, &text), schema, &mut report)?;
     let (total, begun) = (base.points.len(), report.points());
@@ -130,13 +130,15 @@ fn base<'a>(
         }
     };
     let points = points.map_err(Error::input)?;
-    let table = toml::from_str(text).map_err(|error| {
+    let table: toml::Table = toml::from_str(text).map_err(|error| {
         // Read as a scenario, it says where.
         crate::scenario::load(file).err().unwrap_or_else(|| Error::files(file, error))
     })?;
     let paths = paths(&points);
     let interrupt = Arc::clone(&context.interrupt);
-    let base = Base { table, folder, points, paths, simulate: request.simulate, interrupt };
+    let of_checkpoints = |path: &Vec<String>| path.first().is_some_and(|section| section == "checkpoint");
+    let checkpoints = table.contains_key("checkpoint") || paths.iter().any(of_checkpoints);
+    let base = Base { table, folder, points, paths, simulate: request.simulate, checkpoints, interrupt };
     let Err(Error::Input(first)) = base.scenario(&base.points.at(0)) else { return Ok(base) };
     let unknown = |problem: &Problem| problem.message == crate::read::UNKNOWN;
     let unknown: Vec<Problem> =
@@ -191,7 +193,7 @@ fn report(
         .take(MOST_PICTURES)
         .map(|key| ScalingChoice {
             x: keys[*key].clone(),
-            result: OBJECTIVE.to_owned(),
+            result: objective(base.checkpoints).to_owned(),
             lowest: false,
             series: varied
                 .iter()
@@ -199,7 +201,7 @@ fn report(
                 .map(|other| keys[*other].clone()),
         })
         .collect();
-    let objective = Objective { result: OBJECTIVE.to_owned(), lowest: false };
+    let objective = Objective { result: objective(base.checkpoints).to_owned(), lowest: false };
     let mut report = SweepReport::new(schema.clone(), &objective, &heat_maps, &scalings).map_err(Error::input)?;
     report.title = format!("{}: {} points", name(&request.scenario.join(""), base), base.points.len());
     report.description = format!("Every point is the scenario with these keys set: {}.", keys.join(", "));
