@@ -278,7 +278,10 @@ fn the_closed_form_slows_what_the_simulation_slows() {
             ((closed(&cost), simulated(&cost)), (closed(&plain), simulated(&plain)));
         let say = format!("{factors:?}\n{:?}\n{:?}", case.plan, case.model);
         assert!(end >= estimate, "the simulation takes {end} ns, the closed form {estimate} ns: {say}");
-        assert!(end >= free_end && estimate >= free, "faster beside each other: {end} {free_end} {estimate} {free} {say}");
+        assert!(
+            end >= free_end && estimate >= free,
+            "faster beside each other: {end} {free_end} {estimate} {free} {say}"
+        );
         let most = factors[0].max(factors[1]) * 1.000_01;
         assert!(estimate as f64 <= free as f64 * most, "{estimate} ns, alone {free} ns: {say}");
         assert!(end as f64 <= free_end as f64 * most * 1.05, "{end} ns, alone {free_end} ns: {say}");

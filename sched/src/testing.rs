@@ -270,7 +270,10 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         }
         let cluster = match rng.random_range(0..3) {
             0 => two_leaves_of_unlike_nodes(),
-            1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None, rails: false }, ..dgx(8) },
+            1 => Cluster {
+                fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None, rails: false },
+                ..dgx(8)
+            },
             _ => dgx(8),
         };
         if legal(&plan, &model, &work, &cluster).is_empty() {

@@ -186,6 +186,10 @@ impl List<'_, '_> {
             ZeroStage::Zero3 => 1,
             ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => u64::from(self.shape.layout.microbatches.max(1)),
         };
-        self.stream(Streaming::Cast, bytes_of([elements, 4]).get().div_ceil(shares), if shares == 1 { CONVERSION_LAUNCHES } else { 0 });
+        self.stream(
+            Streaming::Cast,
+            bytes_of([elements, 4]).get().div_ceil(shares),
+            if shares == 1 { CONVERSION_LAUNCHES } else { 0 },
+        );
     }
 }

@@ -51,12 +51,7 @@ impl Pricing<'_> {
 
     /// Of each op of a pass on a rank that scatters gradients of a part, experts' apart: how long before the pass's end it
     /// ends, and its bytes. With the pass's length.
-    pub(super) fn scatters(
-        &self,
-        exchanges: &mut Exchanges,
-        ops: &[PassOp],
-        lane: &Lane,
-    ) -> (u64, Vec<(u64, Bytes)>) {
+    pub(super) fn scatters(&self, exchanges: &mut Exchanges, ops: &[PassOp], lane: &Lane) -> (u64, Vec<(u64, Bytes)>) {
         let mut last = None;
         let (ends, total) = op_ends(ops, self.world.cost.slowing(lane.kind), |_, op| {
             let priced = self.world.relief.price(activity_of(&op), self.op(exchanges, op, lane));

@@ -28,7 +28,9 @@ fn last_weights(plan: &Plan, chunk: usize) -> Action {
         Schedule::GPipe | Schedule::OneForwardOneBackward => Action::Backward,
         Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Action::BackwardWeight,
         Schedule::Explicit(grid) => {
-            let of = |cell: &&Cell| cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight);
+            let of = |cell: &&Cell| {
+                cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight)
+            };
             let last = grid.rows.iter().find_map(|row| row.iter().rev().find(of));
             last.map_or(Action::Backward, |cell| cell.action)
         }

@@ -50,11 +50,7 @@ impl Beside {
     /// Of roles on devices that slow so; `None` where nothing slows anything.
     pub(super) fn new(slowing: &[Slowing]) -> Option<Self> {
         let slows = slowing.iter().any(|slowing| !slowing.is_none());
-        slows.then(|| Self {
-            slowing: slowing.to_vec(),
-            of_role: vec![Vec::new(); slowing.len()],
-            ..Self::default()
-        })
+        slows.then(|| Self { slowing: slowing.to_vec(), of_role: vec![Vec::new(); slowing.len()], ..Self::default() })
     }
 
     /// Starts work that takes `alone` nanoseconds at full rate.

@@ -14,8 +14,8 @@ use super::graph::{ALONE, Graph, direction_word};
 use super::memory::Memory;
 use super::network::Network;
 use super::prices::Prices;
-use crate::fabric::{FlowId, FlowSpec};
 use crate::fabric::flows::{Flows, NEVER};
+use crate::fabric::{FlowId, FlowSpec};
 use crate::queue::{Key, Queue};
 
 /// What an event ends.
