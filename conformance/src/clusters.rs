@@ -179,7 +179,7 @@ pub fn random(dice: &mut Dice, devices: u32) -> Cluster {
         total += count * wide;
     }
     let (leaf_nodes, oversubscription) = (dice.pick(&[0, 1, 2, 3, 4]), dice.pick(&[1.0, 1.5, 2.0, 4.0]));
-    let fabric = Fabric { leaf_nodes, oversubscription, up_link: None };
+    let fabric = Fabric { leaf_nodes, oversubscription, up_link: None, rails: false };
     Cluster { device_kinds, node_kinds, groups, fabric }
 }
 

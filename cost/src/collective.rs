@@ -18,6 +18,9 @@
 //! Groups alike that run at the same time share the NICs of their node, the up-link of their leaf and a host link
 //! ([`GroupPlace::with_siblings`]); a ring leaves a leaf once, an all-to-all with all that goes elsewhere.
 //!
+//! Where leaves are rails (NVIDIA/nccl 2.30.7, PXN, on by default), a ring stays on them: it enters and leaves a node by NICs
+//! of one rank. What a direct all-to-all sends to other rails goes over the domain first, or without one over the spine.
+//!
 //! An executor that emulates a link mirrors this: it moves [`wire_bytes`] over each member's outgoing link, plus the
 //! link's latency once for each of the [`Steps`] over it.
 
@@ -164,7 +167,7 @@ impl Pricing<'_> {
         match place.path {
             Path::Host => Path::Host,
             Path::Local | Path::Domain => Path::Domain,
-            Path::Leaf | Path::Spine => {
+            Path::Leaf | Path::Rail | Path::Spine => {
                 let node = self.cluster.node_kind(self.cluster.place(place.first).node_kind);
                 if place.per_node > node.domain_size.max(1) { Path::Host } else { Path::Domain }
             }
@@ -190,7 +193,12 @@ impl Pricing<'_> {
         let place = exchange.place;
         let nic = self.calibration().reached(self.link(place, Path::Leaf));
         let nics = nic * f64::from(place.nics.max(1)) / f64::from(place.nic_groups.max(1));
-        let whole = if place.path == Path::Spine {
+        let rails = self.changes_rail(exchange.kind, place);
+        let whole = if rails > 0.0 && place.path != Path::Spine && self.inner_path(place) == Path::Host {
+            // No neighbour hands on what changes rails: all nodes under the leaf send it over the spine.
+            let senders = f64::from(place.leaf_nodes.max(1)) * f64::from(place.leaf_groups.max(1));
+            nics.min(self.up_link(place) / (senders * rails))
+        } else if place.path == Path::Spine {
             // Of an all-to-all all nodes under a leaf send across; a ring leaves a leaf from one node.
             let senders = if is_exchange(exchange.kind) {
                 let (under, nodes) = (f64::from(place.leaf_nodes.max(1)), f64::from(place.nodes));
@@ -203,6 +211,11 @@ impl Pricing<'_> {
             nics
         };
         whole * self.network
+    }
+    /// Of what an all-to-all sends between nodes of one leaf, the share that goes to another rail: to all rails alike.
+    fn changes_rail(&self, kind: CollectiveKind, place: GroupPlace) -> f64 {
+        let rails = self.cluster.fabric.rails && is_exchange(kind) && place.nodes > 1;
+        if rails { 1.0 - 1.0 / f64::from(place.nics.max(1)) } else { 0.0 }
     }
     /// What a whole leaf reaches towards the spine.
     fn up_link(&self, place: GroupPlace) -> f64 {
@@ -222,7 +235,7 @@ impl Pricing<'_> {
                 let step = match path {
                     Path::Local | Path::Domain => protocol.domain_step_us,
                     Path::Host => protocol.host_step_us,
-                    Path::Leaf | Path::Spine => protocol.network_step_us,
+                    Path::Leaf | Path::Rail | Path::Spine => protocol.network_step_us,
                 };
                 // A library's steps are those of a data centre; over a WAN the link's own latency is the longer.
                 let wan = path == Path::Spine && self.cluster.fabric.up_link.is_some();
@@ -251,7 +264,13 @@ impl Pricing<'_> {
         let inner = self.lane(place, path, protocol, self.inner_bandwidth(kind, place, path));
         let steps = steps(kind, place, formula);
         let (inside, between) = shares(kind, place, formula);
-        let inner_time = bytes * inside / inner.bandwidth;
+        // In a fabric of rails what goes to another rail is handed on inside the node; a hierarchical exchange has done so.
+        let handed_on = if formula == Formula::Ring && path == Path::Domain {
+            between * crossing * self.changes_rail(kind, place)
+        } else {
+            0.0
+        };
+        let inner_time = bytes * (inside + handed_on) / inner.bandwidth;
         let mut seconds = protocol.map_or(0.0, |protocol| protocol.base_us * 1e-6);
         // Messages of an all-to-all are under way together, where a library sends them.
         let together = protocol.filter(|_| is_exchange(kind)).map(|protocol| protocol.peer_us * 1e-6);
@@ -264,7 +283,7 @@ impl Pricing<'_> {
             return seconds + inner_time;
         }
         let outer = self.lane(place, place.path, protocol, self.outer_bandwidth(exchange));
-        seconds += stepped(steps.between, outer.latency);
+        seconds += stepped(steps.between, outer.latency) + if handed_on > 0.0 { inner.latency } else { 0.0 };
         // All members of a node together, over all their NICs.
         let outer_time = bytes * between * crossing * f64::from(place.per_node) / outer.bandwidth;
         seconds

@@ -93,13 +93,16 @@ pub struct Fabric {
     /// What joins leaves where it is another kind of link than the NICs, such as a WAN between zones: bandwidth of a whole
     /// leaf, latency of a message. `None`: the NICs of the leaf's nodes over the oversubscription.
     pub up_link: Option<Link>,
+    /// Whether a leaf is a switch for each NIC of a node: NIC `r` of every node under it is on rail `r`. From one rail to
+    /// another a message goes over the domain to a neighbour on the other rail (NCCL's PXN), or over the spine.
+    pub rails: bool,
 }
 
 impl Fabric {
     /// One non-blocking switch for all nodes.
     #[must_use]
     pub const fn one_switch() -> Self {
-        Self { leaf_nodes: 0, oversubscription: 1.0, up_link: None }
+        Self { leaf_nodes: 0, oversubscription: 1.0, up_link: None, rails: false }
     }
 }
 
@@ -127,8 +130,21 @@ pub enum Path {
     Host,
     /// Different nodes under one leaf switch.
     Leaf,
+    /// Different nodes and different rails under one leaf: by way of a neighbour in the domain that is on the other rail.
+    Rail,
     /// Different leaf switches.
     Spine,
+}
+
+/// Who hands on a message in a fabric of rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relay {
+    /// Both ends are on one rail, or there are no rails.
+    NotNeeded,
+    /// A device of the sender's domain, on the receiver's rail.
+    Neighbour(DeviceId),
+    /// No such device: the spine joins the rails.
+    Nobody,
 }
 
 /// A link that flows share. Each has one direction.
@@ -223,7 +239,28 @@ impl Cluster {
             let size = self.node_kind(a.node_kind).domain_size.max(1);
             return if a.local / size == b.local / size { Path::Domain } else { Path::Host };
         }
-        if self.leaf(a.node) == self.leaf(b.node) { Path::Leaf } else { Path::Spine }
+        match (self.leaf(a.node) == self.leaf(b.node), self.relay(from, (a, b))) {
+            (false, _) | (true, Relay::Nobody) => Path::Spine,
+            (true, Relay::NotNeeded) => Path::Leaf,
+            (true, Relay::Neighbour(_)) => Path::Rail,
+        }
+    }
+    /// Who hands on what goes from one place to another under the same leaf: only in a fabric of rails, to another rail.
+    #[must_use]
+    pub fn relay(&self, from: DeviceId, (a, b): (Place, Place)) -> Relay {
+        let (own, wanted) = (self.nic_of(a), self.nic_of(b));
+        if !self.fabric.rails || own == wanted {
+            return Relay::NotNeeded;
+        }
+        let kind = self.node_kind(a.node_kind);
+        let size = kind.domain_size.max(1);
+        let first = a.local / size * size;
+        let devices = u32::try_from(kind.devices.len()).expect("a node of more devices than u32");
+        let on_rail = |local: &u32| self.nic_of(Place { local: *local, ..a }) == wanted;
+        match (first..(first + size).min(devices)).find(on_rail) {
+            Some(local) => Relay::Neighbour(DeviceId::new(from.raw() - a.local + local)),
+            None => Relay::Nobody,
+        }
     }
     /// The leaf switch of a node.
     #[must_use]
@@ -259,6 +296,13 @@ impl Cluster {
                     vec![out, LeafUp(self.leaf(a.node)), LeafDown(self.leaf(b.node)), into]
                 }
             }
+            Path::Rail => {
+                let (a, b) = (self.place(from), self.place(to));
+                let (Relay::Neighbour(neighbour), rail) = (self.relay(from, (a, b)), self.nic_of(b)) else {
+                    panic!("no neighbour of {from} is on the rail of {to}")
+                };
+                vec![DomainOut(from), DomainIn(neighbour), NicOut(a.node, rail), NicIn(b.node, rail)]
+            }
         }
     }
     /// The slowest-link description of a path that leaves `from`: what prices a message.
@@ -268,7 +312,7 @@ impl Cluster {
         match path {
             Path::Local | Path::Domain => &kind.domain_link,
             Path::Host => &kind.host_link,
-            Path::Leaf => &kind.nic,
+            Path::Leaf | Path::Rail => &kind.nic,
             Path::Spine => self.fabric.up_link.as_ref().unwrap_or(&kind.nic),
         }
     }

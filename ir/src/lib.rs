@@ -33,7 +33,7 @@ pub mod workload;
 
 pub use backend::{Backend, BackendError, Clock, Decision, Event, IterationOutcome};
 pub use breakdown::{Activity, Breakdown};
-pub use cluster::{Cluster, DeviceKind, Fabric, Link, NodeGroup, NodeKind, Path, PhysicalLink};
+pub use cluster::{Cluster, DeviceKind, Fabric, Link, NodeGroup, NodeKind, Path, PhysicalLink, Relay};
 pub use ids::{
     BufferId, ChunkId, DeviceId, DeviceKindId, GroupId, InstructionId, MicrobatchId, NodeId, NodeKindId, Rank, RoleId,
     StageId,

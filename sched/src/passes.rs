@@ -47,7 +47,7 @@ mod segments;
 mod tests;
 mod walk;
 
-pub use segments::{Segment, segments};
+pub use segments::{Segment, op_ends, segments};
 
 use ir::counts::Shape;
 use ir::grid::Action;

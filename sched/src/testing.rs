@@ -82,7 +82,7 @@ pub(crate) fn two_leaves_of_unlike_nodes() -> Cluster {
             NodeGroup { kind: NodeKindId::new(0), count: 3 },
             NodeGroup { kind: NodeKindId::new(1), count: 2 },
         ],
-        fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None },
+        fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None, rails: false },
     }
 }
 
@@ -271,7 +271,10 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         }
         let cluster = match rng.random_range(0..3) {
             0 => two_leaves_of_unlike_nodes(),
-            1 => Cluster { fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None }, ..dgx(8) },
+            1 => Cluster {
+                fabric: Fabric { leaf_nodes: 2, oversubscription: 2.0, up_link: None, rails: false },
+                ..dgx(8)
+            },
             _ => dgx(8),
         };
         let (before, batch) = (plan.clone(), work.global_batch);

@@ -141,6 +141,35 @@ fn simulated(nodes: &str, model: &str, plan: &str) -> Result<trainyard::results:
     trainyard::simulate(&loaded, &trainyard::Context::default())
 }
 
+/// U35 over widths: a linear layer of 1,024 x 2,048 x 1,024 takes a quarter longer in FP8, one of 4,096 x 8,192 x 16,384 is
+/// 1.39 times as fast (pytorch/ao torchao/float8/README.md, H100); models gain nothing below a few billion parameters
+/// (huggingface/accelerate 2597), 1.42 times at 13B (NVIDIA/Megatron-LM 396). So there is one width from which on it pays.
+#[test]
+fn eight_bits_pay_from_some_width_on() {
+    let widths = [512u32, 1024, 2048, 4096, 8192, 16384];
+    let gains: Vec<f64> = widths
+        .iter()
+        .map(|width| {
+            let heads = width / 128;
+            let model = format!(
+                "name = \"w\"\nhidden = {width}\nlayers = 2\nheads = {heads}\nffn = {}\nvocabulary = 32000\n\
+                 positions = {{ rope = {{ theta = 10000.0 }} }}",
+                4 * width
+            );
+            let time = |precision: &str| {
+                let training = format!("sequence_length = 2048\nglobal_batch = 8\nprecision = \"{precision}\"");
+                let plan = "tensor = 8\nsequence_parallel = true\nmicrobatch_size = 1";
+                let plan = if *width > 8192 { plan } else { "microbatch_size = 1" };
+                milliseconds("1 x dgx-h100", &model, &training, plan)
+            };
+            time("bf16") / time("fp8")
+        })
+        .collect();
+    assert!(gains[..2].iter().all(|gain| *gain < 1.0), "slower up to a width of 1,024: {gains:?}");
+    assert!(gains[2] < 1.15, "little at 2,048: {gains:?}");
+    assert!(gains[3] > 1.0 && (1.15..1.7).contains(&gains[4]) && gains[5] > 1.15, "it pays from 4,096 on: {gains:?}");
+}
+
 /// U35: FP8 pays for large products only: casts and launches are no shorter. 1.42 times as fast for 13B was measured.
 #[test]
 fn eight_bits_pay_for_large_products() {

@@ -24,11 +24,23 @@ impl Pricing<'_> {
             return (2.0 * size / kind.memory_bandwidth.get(), Basis::Analytic);
         }
         let network = if path >= Path::Leaf { self.network } else { 1.0 };
-        if let Some(fitted) = self.fitted(link, size, network) {
-            return fitted;
+        let (seconds, basis) = self.fitted(link, size, network).unwrap_or_else(|| {
+            let known = link.efficiency.is_some() || calibration.link.iter().any(|row| row.link == link.name);
+            (self.plain(size, from, path), if known { Basis::Analytic } else { Basis::Assumed })
+        });
+        if path != Path::Rail {
+            return (seconds, basis);
         }
-        let known = link.efficiency.is_some() || calibration.link.iter().any(|row| row.link == link.name);
-        (self.plain(size, from, path), if known { Basis::Analytic } else { Basis::Assumed })
+        // Piece by piece to the neighbour and on: one step more, and the slower of both links.
+        let domain = self.cluster.link_of_path(from, Path::Domain);
+        let handed_on = size / calibration.reached(domain);
+        (seconds.max(handed_on) + self.domain_step(domain), basis)
+    }
+
+    /// A step over a domain's link: the library's shortest, else the link's latency.
+    fn domain_step(&self, domain: &Link) -> f64 {
+        let steps = self.calibration().protocol.iter().map(|protocol| protocol.domain_step_us * 1e-6);
+        steps.reduce(f64::min).unwrap_or_else(|| domain.latency.seconds())
     }
 
     /// Latency of the link, and the bytes at what it reaches; on its way over the spine no more than a NIC sends.

@@ -131,7 +131,7 @@ fn groups_that_run_together_divide_nics() {
 
 #[test]
 fn an_oversubscribed_leaf_is_divided_by_what_leaves_it() {
-    let fabric = |leaf_nodes, oversubscription| Fabric { leaf_nodes, oversubscription, up_link: None };
+    let fabric = |leaf_nodes, oversubscription| Fabric { leaf_nodes, oversubscription, up_link: None, rails: false };
     let of = |leaf_nodes, oversubscription| plain_in(8, 1, 1, fabric(leaf_nodes, oversubscription), plain_links());
     let bytes = Bytes::new(1 << 30);
     let whole = devices(0..8);
@@ -240,4 +240,45 @@ fn more_bytes_never_take_less_and_more_bandwidth_never_more() {
             }
         }
     }
+}
+
+/// From one rail to another: by a neighbour in the domain, which takes a step and no bandwidth; without a domain over the
+/// spine, whose up-links then bound an all-to-all. What stays on its rail is as it was.
+#[test]
+fn between_rails_a_neighbour_hands_on_or_the_spine_does() {
+    let with = |rails: bool, domain: u32, oversubscription: f64| {
+        let mut cluster = plain(4, 8, 8).cluster().clone();
+        cluster.node_kinds[0].domain_size = domain;
+        cluster.fabric = Fabric { leaf_nodes: 2, oversubscription, up_link: None, rails };
+        CostModel::new(cluster, vec![plain_links()]).unwrap()
+    };
+    let (flat, rails) = (with(false, 8, 4.0), with(true, 8, 4.0));
+    let (cables, spine) = (with(false, 1, 4.0), with(true, 1, 4.0));
+    let (bytes, id) = (Bytes::new(64 << 20), DeviceId::new);
+    let message = |model: &CostModel, from, to| model.message(bytes, id(from), id(to)).duration;
+    for (plain, rails) in [(&flat, &rails), (&cables, &spine)] {
+        assert_eq!(message(plain, 3, 11), message(rails, 3, 11), "one rail, one leaf");
+        assert_eq!(message(plain, 3, 19), message(rails, 3, 19), "one rail, two leaves");
+        assert_eq!(message(plain, 3, 4), message(rails, 3, 4), "one node");
+        let ring = GroupPlace::with_siblings(rails.cluster(), &devices([0, 1, 2, 3, 8, 9, 10, 11]));
+        let price = |model: &CostModel| model.collective(AllReduce, bytes, ring, Ring).duration;
+        assert_eq!(price(plain), price(rails), "a ring stays on its rails");
+    }
+    use ir::PhysicalLink::{DomainIn, DomainOut, LeafDown, LeafUp, NicIn, NicOut};
+    let node = ir::NodeId::new;
+    assert_eq!(rails.cluster().path(id(3), id(12)), ir::Path::Rail);
+    let by = [DomainOut(id(3)), DomainIn(id(4)), NicOut(node(0), 4), NicIn(node(1), 4)];
+    assert_eq!(rails.cluster().links(id(3), id(12)), by);
+    let more = message(&rails, 3, 12).seconds() - message(&flat, 3, 12).seconds();
+    assert!(more > 0.0 && more < 10e-6, "a step of the domain: {more} s");
+    assert_eq!(spine.cluster().path(id(3), id(12)), ir::Path::Spine);
+    let by = [NicOut(node(0), 3), LeafUp(0), LeafDown(0), NicIn(node(1), 4)];
+    assert_eq!(spine.cluster().links(id(3), id(12)), by);
+    // Two whole nodes under one leaf, and a quarter of the NICs' rate up: 7/8 of what is exchanged crosses it.
+    let place = GroupPlace::with_siblings(rails.cluster(), &(0..16).map(id).collect::<Vec<_>>());
+    let large = Bytes::new(4 << 30);
+    let exchange = |model: &CostModel| model.collective(AllToAll, large, place, Ring).duration.seconds();
+    assert!((exchange(&rails) / exchange(&flat) - 1.0).abs() < 0.01, "{} {}", exchange(&rails), exchange(&flat));
+    let slower = exchange(&spine) / exchange(&cables);
+    assert!((3.3..3.6).contains(&slower), "{slower}");
 }

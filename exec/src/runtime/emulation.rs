@@ -91,7 +91,9 @@ fn wire(
 fn emulated_latency(cluster: &Cluster, from: DeviceId, to: DeviceId) -> Option<u64> {
     match cluster.path(from, to) {
         Path::Local | Path::Domain => None,
-        path @ (Path::Host | Path::Leaf | Path::Spine) => Some(cluster.link_of_path(from, path).latency.nanoseconds()),
+        path @ (Path::Host | Path::Leaf | Path::Rail | Path::Spine) => {
+            Some(cluster.link_of_path(from, path).latency.nanoseconds())
+        }
     }
 }
 

@@ -335,7 +335,7 @@ const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveK
         Payload::ExpertGradients { .. } => ("gradients of experts", SUMS),
         Payload::ExpertParameters { .. } => ("parameters of experts", &[AllGather]),
         Payload::UnitParameters { experts: false, .. } => ("parameters of a unit", &[AllGather]),
-        Payload::UnitGradients { experts: false, .. } => ("gradients of a unit", &[ReduceScatter]),
+        Payload::UnitGradients { experts: false, .. } => ("gradients of a unit", SUMS),
         Payload::UnitParameters { experts: true, .. } => ("parameters of a unit's experts", &[AllGather]),
         Payload::UnitGradients { experts: true, .. } => ("gradients of a unit's experts", &[ReduceScatter]),
         Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),

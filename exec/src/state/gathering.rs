@@ -196,22 +196,29 @@ impl Parameters {
         assert!(rest.is_empty(), "{} scattered gradients too many", rest.len());
     }
 
-    /// This rank's part of all gradients.
-    pub(super) fn part_gradients<'a>(&'a self, formats: Formats, joined: &'a mut Vec<f32>) -> &'a [f32] {
-        if self.segments.len() == 1 && formats.reduces_as_held() {
-            return self.own_gradients(0);
+    /// This rank's part of the gradients of a part, or of all.
+    pub(super) fn part_gradients<'a>(
+        &'a self,
+        unit: Option<u32>,
+        formats: Formats,
+        joined: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
+        if let ([piece], true) = (&pieces[..], formats.reduces_as_held()) {
+            return self.own_gradients(piece.segment);
         }
         joined.clear();
-        (0..self.segments.len()).for_each(|segment| joined.extend_from_slice(self.own_gradients(segment)));
+        pieces.iter().for_each(|piece| joined.extend_from_slice(self.own_gradients(piece.segment)));
         formats.round_reduced(joined);
         joined
     }
 
-    /// Replaces this rank's part of all gradients by their sum.
-    pub(super) fn take_gradients(&mut self, formats: Formats, result: &[f32]) {
+    /// Replaces this rank's part of the gradients of a part, or of all, by their sum.
+    pub(super) fn take_gradients(&mut self, unit: Option<u32>, formats: Formats, result: &[f32]) {
         let mut rest = result;
-        for segment in 0..self.segments.len() {
-            let own = self.own_gradients_mut(segment);
+        let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
+        for piece in pieces {
+            let own = self.own_gradients_mut(piece.segment);
             let (part, after) = rest.split_at(own.len());
             own.copy_from_slice(part);
             formats.round_gradients(own);

@@ -11,6 +11,7 @@
 //! | gradients, `ReduceScatter` | the chunk's gradients, padded, by the rank that steps them | this rank's part |
 //! | parameters (of experts too), `AllGather` | this rank's part | the chunk's parameters, padded, by the rank that steps them |
 //! | gradients of a unit, `ReduceScatter` | those of its part of the chunk, padded, likewise | this rank's part |
+//! | gradients of a unit, `AllReduce` | this rank's part of those | the same, summed |
 //! | parameters of a unit, `AllGather` | this rank's part of its part of the chunk | the whole of it, likewise |
 //! | replicated gradients, `AllReduce` | those of all norms of this rank, joined | the same, summed |
 //! | tied gradients, `AllReduce` | `[padded vocabulary / tensor, hidden]` | the same, summed |
@@ -66,7 +67,7 @@ impl RankState {
                 let OverReplicas { rank, formats, parameters, joined, .. } = self.over_replicas(payload);
                 match kind {
                     CollectiveKind::ReduceScatter => parameters.gradients_to_scatter(None, formats, joined),
-                    CollectiveKind::AllReduce => parameters.part_gradients(formats, joined),
+                    CollectiveKind::AllReduce => parameters.part_gradients(None, formats, joined),
                     CollectiveKind::AllGather | CollectiveKind::AllToAll => {
                         panic!("{rank}: no {} of gradients", kind.name())
                     }
@@ -83,10 +84,15 @@ impl RankState {
             Payload::UnitGradients { unit, microbatch, .. } => {
                 let others = self.is_others(microbatch);
                 let OverReplicas { formats, parameters, joined, .. } = self.over_replicas(payload);
-                if others {
-                    return parameters.nothing_to_scatter(unit, joined);
+                match kind {
+                    CollectiveKind::AllReduce => parameters.part_gradients(Some(unit), formats, joined),
+                    CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll if others => {
+                        parameters.nothing_to_scatter(unit, joined)
+                    }
+                    CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+                        parameters.gradients_to_scatter(Some(unit), formats, joined)
+                    }
                 }
-                parameters.gradients_to_scatter(Some(unit), formats, joined)
             }
             Payload::ReplicatedGradients => {
                 let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);
@@ -124,7 +130,7 @@ impl RankState {
             }
             Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
                 let OverReplicas { formats, parameters, .. } = self.over_replicas(payload);
-                parameters.take_gradients(formats, result);
+                parameters.take_gradients(None, formats, result);
             }
             Payload::Parameters { .. } | Payload::ExpertParameters { .. } => {
                 self.over_replicas(payload).parameters.take_stepped(result);
@@ -136,7 +142,12 @@ impl RankState {
             }
             Payload::UnitGradients { unit, .. } => {
                 let OverReplicas { formats, parameters, pool, .. } = self.over_replicas(payload);
-                parameters.take_scattered(unit, formats, pool, result);
+                match kind {
+                    CollectiveKind::AllReduce => parameters.take_gradients(Some(unit), formats, result),
+                    CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+                        parameters.take_scattered(unit, formats, pool, result);
+                    }
+                }
             }
             Payload::ReplicatedGradients => {
                 let (sequence, by_head) = (self.dims.sequence_parallel, self.dims.tensor > 1);

@@ -8,6 +8,11 @@ use super::{Kernel, Shape, Streaming, UnitKind, bytes_of};
 use crate::program::Pass;
 use crate::{Bytes, Recompute, ZeroStage};
 
+/// Kernels that convert a tensor to FP8: with dynamic scales its largest value in two stages, then the conversion (pytorch/ao
+/// torchao/float8/roofline_utils.py @086ff72); with delayed ones the conversion, the scale kept for the backward pass, and
+/// the next scale (NVIDIA/TransformerEngine issue 836). All but one are as short as a kernel can be.
+const CONVERSION_LAUNCHES: u32 = 3;
+
 mod attention;
 mod elementwise;
 mod ends;
@@ -172,7 +177,7 @@ impl List<'_, '_> {
     /// Conversion of an activation or a gradient: reads 16 bits, writes 8 twice, as it is and transposed for the product
     /// of the other pass (Micikevicius et al. 2022; both operands of an FP8 product lie along the contracted size).
     fn cast(&mut self, tokens: u64, width: u64) {
-        self.stream(Streaming::Cast, bytes_of([tokens, width, 4]).get(), 1);
+        self.stream(Streaming::Cast, bytes_of([tokens, width, 4]).get(), CONVERSION_LAUNCHES);
     }
     /// Conversion of weights: once in an iteration, of which each microbatch carries its share; where parameters are
     /// gathered for each pass (ZeRO-3), in each.
@@ -181,6 +186,10 @@ impl List<'_, '_> {
             ZeroStage::Zero3 => 1,
             ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => u64::from(self.shape.layout.microbatches.max(1)),
         };
-        self.stream(Streaming::Cast, bytes_of([elements, 4]).get().div_ceil(shares), u32::from(shares == 1));
+        self.stream(
+            Streaming::Cast,
+            bytes_of([elements, 4]).get().div_ceil(shares),
+            if shares == 1 { CONVERSION_LAUNCHES } else { 0 },
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cost::{CostModel, GroupPlace};
 use ir::prediction::AtRisk;
-use ir::program::{Access, BufferKind, HostCopy, Payload, Role, Stream};
+use ir::program::{Access, BufferKind, CollectiveKind, HostCopy, Payload, Role, Stream};
 use ir::{
     Axis, Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan,
     Prediction, Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
@@ -144,6 +144,8 @@ fn headroom(stage: &StageMemory) -> i128 {
 fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
     match op {
         Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
+        // Copies of shards are summed beside passes, which do not wait for it.
+        Op::Collective { kind: CollectiveKind::AllReduce, payload: Payload::UnitGradients { .. }, .. } => false,
         Op::Compute { .. }
         | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::Parameters { .. }, .. }
         | Op::Collective {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cost::{Basis, CostModel, GroupPlace, Priced};
 use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
+use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, CollectiveKind, Layout};
 use ir::{
     Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Rank, Shares, Sharing,
@@ -14,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::peak::Sizes;
 use super::places::{Lane, Places};
 use super::relief::Relief;
-use super::shared::{ChunkKey, Shared, SizesKey};
+use super::shared::{ChunkKey, Scatters, Shared, SizesKey};
 use super::spent::{Spent, activity_along};
 use crate::lowering::{Runs, runs};
 
@@ -188,6 +189,12 @@ impl Prepared {
         };
         self.chunks.insert(key, cost);
         cost
+    }
+
+    /// What a pass of a chunk scatters.
+    pub(super) fn scatters(&self, shared: &mut Shared, world: World<'_>, of: (&Chunk, Action)) -> Scatters {
+        let (set, _) = self.positions[of.0.stage.index()];
+        shared.scatters(world, self.division, set, of)
     }
 
     /// What a chunk's passes and parameters take.

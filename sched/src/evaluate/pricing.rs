@@ -3,13 +3,13 @@
 use cost::{Priced, Prices};
 use ir::prediction::AtRisk;
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{Activity, Axis, CollectiveAlgorithm};
+use ir::{Activity, Axis, Bytes, CollectiveAlgorithm};
 
 use super::places::Lane;
 use super::prepared::{ByBasis, World, index};
 use super::shared::Exchanges;
 use super::spent::{Spent, activity_of, activity_on};
-use crate::passes::{Moves, PassOp, segments};
+use crate::passes::{Moves, PassOp, op_ends, segments};
 
 /// What the price of a pass depends on, beside its ops and the rank.
 pub(super) struct Pricing<'a> {
@@ -29,17 +29,9 @@ impl Pricing<'_> {
         let mut last = None;
         let price = |_: usize, op: PassOp| {
             let priced = self.world.relief.price(activity_of(&op), self.op(exchanges, op, lane));
-            let mut time = priced.duration.nanoseconds();
-            if let Some((pass, units)) = followed(&op, last) {
-                time = cost::exposed(priced, self.prices.hidden(self.chunk, pass, units, lane.kind))
-                    .duration
-                    .nanoseconds();
-            }
+            let time = self.time(op, priced, &mut last, lane);
             basis[index(priced.basis)] += time;
             own.push((activity_of(&op), self.launch(op, lane).min(time)));
-            if !op.is_beside() {
-                last = Some(op);
-            }
             time
         };
         let found: Vec<_> = segments(ops.iter().copied(), self.world.cost.slowing(lane.kind), price).collect();
@@ -55,6 +47,36 @@ impl Pricing<'_> {
             }
         }
         (total, spent, basis)
+    }
+
+    /// Of each op of a pass on a rank that scatters gradients of a part, experts' apart: how long before the pass's end it
+    /// ends, and its bytes. With the pass's length.
+    pub(super) fn scatters(&self, exchanges: &mut Exchanges, ops: &[PassOp], lane: &Lane) -> (u64, Vec<(u64, Bytes)>) {
+        let mut last = None;
+        let (ends, total) = op_ends(ops, self.world.cost.slowing(lane.kind), |_, op| {
+            let priced = self.world.relief.price(activity_of(&op), self.op(exchanges, op, lane));
+            self.time(op, priced, &mut last, lane)
+        });
+        let found = ops.iter().zip(ends).filter_map(|(op, end)| match op {
+            PassOp::Collective { moves: Moves::Gradients { experts: false, .. }, bytes, .. } => {
+                Some((total - end, *bytes))
+            }
+            PassOp::Collective { .. } | PassOp::HostCopy { .. } | PassOp::Compute { .. } => None,
+        });
+        (total, found.collect())
+    }
+
+    /// How long an op takes alone: less what launches hide of it. `last` is the compute that it may follow directly.
+    fn time(&self, op: PassOp, priced: Priced, last: &mut Option<PassOp>, lane: &Lane) -> u64 {
+        let mut time = priced.duration.nanoseconds();
+        if let Some((pass, units)) = followed(&op, *last) {
+            let hidden = self.prices.hidden(self.chunk, pass, units, lane.kind);
+            time = cost::exposed(priced, hidden).duration.nanoseconds();
+        }
+        if !op.is_beside() {
+            *last = Some(op);
+        }
+        time
     }
 
     /// How much of an op the device waits for the host's launches.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cost::{GroupPlace, Priced, Prices};
 use ir::counts::Shape;
+use ir::grid::Action;
 use ir::program::{Chunk, CollectiveKind, Layout};
 use ir::{
     Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, NodeKindId, Plan, Precision, Recompute, Sharing,
@@ -62,6 +63,7 @@ pub(super) struct Division {
     runs: Runs,
     pub(super) prices: Prices,
     chunks: FxHashMap<ChunkKey, [PassCost; 4]>,
+    scatters: FxHashMap<(ChunkKey, Action), Scatters>,
     sizes: FxHashMap<SizesKey, PassSizes>,
     floors: FxHashMap<FloorKey, [u64; 4]>,
 }
@@ -73,6 +75,9 @@ pub(super) type SizesKey = (u32, u32, bool, bool, Recompute, u32);
 /// What tells the floors of chunks of one division apart: kind of device, first layer (where layers differ), layers, ends,
 /// recomputation and how many layers it concerns.
 pub(super) type FloorKey = (DeviceKindId, u32, u32, bool, bool, Recompute, u32);
+
+/// Scatters of gradients of a pass: how long before its end each ends, and its bytes.
+pub(super) type Scatters = Arc<[(u64, Bytes)]>;
 
 /// Prices of a division, and what was found by them: by chunk, what each pass cannot go under.
 pub(super) struct PassFloors<'a> {
@@ -182,8 +187,16 @@ impl Shared {
         }
         let prices = world.cost.prepare(Shape { model: world.model, workload: world.workload, layout: &layout });
         let (overlap, runs) = (key.overlap, key.runs);
-        let (chunks, sizes, floors) = (FxHashMap::default(), FxHashMap::default(), FxHashMap::default());
-        self.divisions.push(Division { layout, overlap, runs, prices, chunks, sizes, floors });
+        self.divisions.push(Division {
+            layout,
+            overlap,
+            runs,
+            prices,
+            chunks: FxHashMap::default(),
+            scatters: FxHashMap::default(),
+            sizes: FxHashMap::default(),
+            floors: FxHashMap::default(),
+        });
         self.numbers.insert(key, self.divisions.len() - 1);
         self.divisions.len() - 1
     }
@@ -247,13 +260,34 @@ impl Shared {
         })
     }
 
+    /// What a pass of a chunk scatters on the slowest of a set of ranks.
+    pub(super) fn scatters(
+        &mut self,
+        world: World<'_>,
+        division: usize,
+        set: u32,
+        (chunk, action): (&Chunk, Action),
+    ) -> Scatters {
+        let Division { layout, overlap, prices, scatters, .. } = &mut self.divisions[division];
+        let key = (chunk_key(world, prices, set, chunk), action);
+        if let Some(found) = scatters.get(&key) {
+            return Arc::clone(found);
+        }
+        let shape = Shape { model: world.model, workload: world.workload, layout };
+        let ops = pass_ops(shape, chunk, *overlap, action);
+        let pricing = Pricing { world, prices, chunk, algorithm: layout.collective };
+        let of = |lane: &Lane| pricing.scatters(&mut self.exchanges, &ops, lane);
+        let (_, found) = self.lanes[set as usize].iter().map(of).max().expect("a position has devices");
+        if scatters.len() >= KEPT_PRICES {
+            scatters.clear();
+        }
+        Arc::clone(scatters.entry(key).or_insert_with(|| found.into()))
+    }
+
     /// The passes of a chunk on a set of ranks.
     pub(super) fn passes(&mut self, world: World<'_>, division: usize, set: u32, chunk: &Chunk) -> [PassCost; 4] {
         let Division { layout, overlap, runs, prices, chunks, .. } = &mut self.divisions[division];
-        let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
-        let given = if prices.are_given() { chunk.stage.raw() } else { 0 };
-        let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
-        let key = (set, given, first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
+        let key = chunk_key(world, prices, set, chunk);
         if let Some(passes) = chunks.get(&key) {
             return *passes;
         }
@@ -281,6 +315,13 @@ impl Shared {
         chunks.insert(key, passes);
         passes
     }
+}
+
+fn chunk_key(world: World<'_>, prices: &Prices, set: u32, chunk: &Chunk) -> ChunkKey {
+    let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
+    let given = if prices.are_given() { chunk.stage.raw() } else { 0 };
+    let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
+    (set, given, first, chunk.layers, chunk.embedding, chunk.head, recompute, layers)
 }
 
 /// How the vocabulary is divided of which a chunk is a slice; `None` if it is none.

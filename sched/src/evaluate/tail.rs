@@ -2,8 +2,9 @@
 //!
 //! What lowering emits, with the same waits: [`crate::lowering`].
 
+use ir::grid::{Action, Cell};
 use ir::program::{Chunk, CollectiveKind};
-use ir::{Activity, Axis, Bytes, Plan, StageId};
+use ir::{Activity, Axis, Bytes, Plan, Schedule};
 
 use super::prepared::{ByBasis, ChunkCost, Prepared, World, index};
 use super::recurrence::Ends;
@@ -19,6 +20,21 @@ pub(super) struct Tail {
     pub(super) position: usize,
     /// What the time from the end of that position's passes to the end is spent on.
     pub(super) spent: Spent,
+}
+
+/// The pass that adds to a chunk's gradients last.
+fn last_weights(plan: &Plan, chunk: usize) -> Action {
+    match &plan.schedule {
+        Schedule::GPipe | Schedule::OneForwardOneBackward => Action::Backward,
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Action::BackwardWeight,
+        Schedule::Explicit(grid) => {
+            let of = |cell: &&Cell| {
+                cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight)
+            };
+            let last = grid.rows.iter().find_map(|row| row.iter().rev().find(of));
+            last.map_or(Action::Backward, |cell| cell.action)
+        }
+    }
 }
 
 struct Clock<'a> {
@@ -59,12 +75,15 @@ pub(super) fn tail(
     let mut early = (0..chunks.len()).filter(|chunk| reductions.is_early(*chunk)).collect::<Vec<_>>();
     early.sort_unstable_by_key(|chunk| (ends.chunk[*chunk], *chunk));
     for chunk in early {
-        clock.reduce(reductions, chunks[chunk].stage, &costs[chunk], ends.chunk[chunk]);
+        if reductions.is_by_part(chunk) {
+            clock.sum_copies(reductions, &chunks[chunk], last_weights(plan, chunk), ends.chunk[chunk]);
+        }
+        clock.reduce(reductions, (chunk, &chunks[chunk]), &costs[chunk], ends.chunk[chunk]);
     }
     clock.model_wide(reductions);
     for chunk in (0..chunks.len()).filter(|chunk| !reductions.is_early(*chunk)) {
-        let position = chunks[chunk].stage;
-        clock.reduce(reductions, position, &costs[chunk], clock.model[position.index()]);
+        let ready = clock.model[chunks[chunk].stage.index()];
+        clock.reduce(reductions, (chunk, &chunks[chunk]), &costs[chunk], ready);
     }
     let (end, position, mut spent) = clock.step(reductions, chunks, costs);
     let last = end.max(ends.last_message);
@@ -83,11 +102,24 @@ impl Clock<'_> {
         self.count(priced)
     }
 
-    fn reduce(&mut self, reductions: &Reductions<'_>, position: StageId, cost: &ChunkCost, ready: u64) {
-        for OverReplicas { kind, axis, bytes, .. } in reductions.gradients(cost.held) {
-            let time = self.along(position.raw(), axis, kind, bytes);
-            let data = &mut self.data[position.index()];
+    fn reduce(&mut self, reductions: &Reductions<'_>, of: (usize, &Chunk), cost: &ChunkCost, ready: u64) {
+        let (number, Chunk { stage, .. }) = of;
+        for OverReplicas { kind, axis, bytes, .. } in reductions.after_passes(number, cost.held) {
+            let time = self.along(stage.raw(), axis, kind, bytes);
+            let data = &mut self.data[stage.index()];
             *data = ready.max(*data) + time;
+        }
+    }
+
+    /// Copies of shards, each part's from the moment on in which the last pass, which ended at `end`, has scattered it.
+    fn sum_copies(&mut self, reductions: &Reductions<'_>, chunk: &Chunk, last: Action, end: u64) {
+        let scatters = self.prepared.scatters(self.shared, self.world, (chunk, last));
+        let position = chunk.stage;
+        for (before, bytes) in scatters.iter() {
+            let shard = reductions.shard_of(*bytes);
+            let time = self.along(position.raw(), Axis::Replica, CollectiveKind::AllReduce, shard);
+            let data = &mut self.data[position.index()];
+            *data = end.saturating_sub(*before).max(*data) + time;
         }
     }
 

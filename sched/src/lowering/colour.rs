@@ -16,7 +16,7 @@
 
 use ir::cluster::Place;
 use ir::program::Digest;
-use ir::{Cluster, DeviceId, PhysicalLink, Plan, Rank};
+use ir::{Cluster, DeviceId, PhysicalLink, Plan, Rank, Relay};
 use rustc_hash::FxHashMap;
 
 use crate::axes::{AxisGroups, Family};
@@ -300,9 +300,16 @@ fn links_between(
             cross(HostIn(to));
         }
     } else {
-        cross(NicOut(a.node, cluster.nic_of(a)));
         let (up, down) = (cluster.leaf(a.node), cluster.leaf(b.node));
-        if up != down {
+        let relay = if up == down { cluster.relay(from, (a, b)) } else { Relay::Nobody };
+        if let Relay::Neighbour(neighbour) = relay {
+            cross(DomainOut(from));
+            cross(DomainIn(neighbour));
+            cross(NicOut(a.node, cluster.nic_of(b)));
+        } else {
+            cross(NicOut(a.node, cluster.nic_of(a)));
+        }
+        if relay == Relay::Nobody {
             cross(LeafUp(up));
             cross(LeafDown(down));
         }
@@ -334,12 +341,20 @@ mod tests {
 
     #[test]
     fn links_are_those_of_the_cluster() {
-        let cluster = crate::testing::two_leaves_of_unlike_nodes();
+        let plain = crate::testing::two_leaves_of_unlike_nodes();
+        let mut rails = plain.clone();
+        rails.fabric.rails = true;
+        let mut whole = crate::testing::dgx(3);
+        whole.fabric = ir::Fabric { leaf_nodes: 2, rails: true, ..ir::Fabric::one_switch() };
+        [plain, rails, whole].iter().for_each(links_are_those_of);
+    }
+
+    fn links_are_those_of(cluster: &Cluster) {
         let devices = u32::try_from(cluster.devices()).unwrap();
         for (a, b) in (0..devices).flat_map(|a| (0..devices).map(move |b| (a, b))) {
             let (a, b) = (DeviceId::new(a), DeviceId::new(b));
             let mut links = Vec::new();
-            links_between(&cluster, (a, cluster.place(a)), (b, cluster.place(b)), |link| links.push(link));
+            links_between(cluster, (a, cluster.place(a)), (b, cluster.place(b)), |link| links.push(link));
             assert_eq!(links, cluster.links(a, b), "{a} to {b}, {:?}", cluster.path(a, b));
             assert_eq!(links.is_empty(), cluster.path(a, b) == Path::Local);
         }

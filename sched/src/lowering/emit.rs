@@ -25,6 +25,8 @@ pub(super) struct Emitter<'a> {
     beside: Vec<(InstructionId, Stream)>,
     /// Chunks in the order of their last weight-gradient passes.
     pub(super) weighted: Vec<ChunkId>,
+    /// Whether the pass that is emitted is the last that adds to its chunk's gradients.
+    pub(super) last_weights: bool,
     /// What the first pass of each chunk waits for: gathers of its parameters.
     pub(super) arriving: Vec<Vec<InstructionId>>,
     /// Buffers that microbatches hold: by chunk, microbatch and slot.
@@ -67,6 +69,7 @@ impl<'a> Emitter<'a> {
             last: Vec::new(),
             beside: Vec::new(),
             weighted: Vec::new(),
+            last_weights: false,
             arriving: vec![Vec::new(); lowering.chunks.len()],
             held,
             received: [none.clone(), none],
@@ -89,12 +92,13 @@ impl<'a> Emitter<'a> {
             return self.role;
         }
         for (place, cell) in row.iter().enumerate() {
+            self.last_weights = left.last() == Some(&place);
             if cell.microbatch.raw() < course.turn.own {
                 self.pass(*cell);
             } else {
                 self.others_pass(*cell);
             }
-            if left.last() == Some(&place) {
+            if self.last_weights {
                 left.pop();
                 self.weighted.push(cell.chunk);
                 self.early_reduction(cell.chunk);
@@ -190,6 +194,7 @@ impl<'a> Emitter<'a> {
         self.waits.clear();
         self.waits.extend(self.last.iter().filter(|(_, on)| *on != stream).map(|(last, _)| *last));
         let id = self.role.push(instruction(cell, step.op), stream, &self.waits, &self.accesses);
+        self.copies_of_part(cell, step.op, id);
         if step.op.is_beside() {
             self.beside.push((id, stream));
         } else {

@@ -1,11 +1,13 @@
 //! What a position holds all along, and the end of the iteration: reductions of gradients, their norm, the optimizer.
 
+use ir::grid::Cell;
 use ir::program::{Access, BufferKind, CollectiveKind, HostCopy, Payload, Role, Stream};
 use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, Op};
 
 use super::emit::Emitter;
 use super::groups::axis_index;
 use super::{Lowering, OverReplicas};
+use crate::passes::{Moves, PassOp};
 
 /// Resident buffers of a role.
 pub(super) struct StateBuffers {
@@ -126,9 +128,27 @@ impl Emitter<'_> {
 
     /// The reductions of a chunk's gradients over replicas, if there are several.
     fn reduction(&mut self, chunk: ChunkId, waits: &[InstructionId]) {
-        for one in self.lowering.reductions.gradients(self.lowering.parameters(chunk)) {
+        for one in self.lowering.reductions.after_passes(chunk.index(), self.lowering.parameters(chunk)) {
             self.over_replicas(one, one.payload(chunk, true), waits);
         }
+    }
+
+    /// After the last microbatch's gradients of a part are scattered: the sum over copies of this rank's shard, where that
+    /// is not left to the end.
+    pub(super) fn copies_of_part(&mut self, cell: Cell, op: PassOp, scattered: InstructionId) {
+        let PassOp::Collective { moves: Moves::Gradients { units, experts: false }, bytes, .. } = op else { return };
+        let reductions = &self.lowering.reductions;
+        if !self.last_weights || !reductions.is_by_part(cell.chunk.index()) {
+            return;
+        }
+        let payload = Payload::UnitGradients {
+            chunk: cell.chunk,
+            unit: units.start,
+            experts: false,
+            microbatch: cell.microbatch,
+        };
+        let bytes = reductions.shard_of(bytes);
+        self.collective(CollectiveKind::AllReduce, Axis::Replica, payload, bytes, &[scattered]);
     }
 
     fn over_replicas(&mut self, one: OverReplicas, payload: Payload, waits: &[InstructionId]) -> InstructionId {
@@ -144,11 +164,13 @@ impl Emitter<'_> {
         waits: &[InstructionId],
     ) -> InstructionId {
         let (stream, buffer) = match payload {
-            Payload::Gradients { .. } | Payload::ExpertGradients { .. } => (Stream::Data, Some(self.state.gradients)),
+            Payload::Gradients { .. } | Payload::ExpertGradients { .. } | Payload::UnitGradients { .. } => {
+                (Stream::Data, Some(self.state.gradients))
+            }
             Payload::Parameters { .. } | Payload::ExpertParameters { .. } => (Stream::Data, Some(self.state.weights)),
             Payload::ReplicatedGradients | Payload::TiedGradients => (Stream::Tensor, Some(self.state.gradients)),
             Payload::GradientNorm => (Stream::Tensor, None),
-            Payload::Activation { .. } | Payload::UnitParameters { .. } | Payload::UnitGradients { .. } => {
+            Payload::Activation { .. } | Payload::UnitParameters { .. } => {
                 panic!("{payload:?} is of a pass")
             }
         };

@@ -80,6 +80,29 @@ impl<'a> Reductions<'a> {
         self.overlap && !tied && self.replicated_bytes(chunk.stage.raw()).is_none()
     }
 
+    /// Whether copies of a chunk's shards are summed part by part, each as soon as the last microbatch's gradients of the part
+    /// are scattered: with hybrid sharding, beside what is left of the backward pass, as FSDP does on a stream of its own.
+    /// Where replicas take unlike shares, their last microbatches have unlike numbers, and copies are summed at the end.
+    pub(crate) fn is_by_part(&self, chunk: usize) -> bool {
+        let layout = self.shape.layout;
+        let divided = layout.sharing.vocabulary.is_ends() && layout.shares.are_equal() && self.scattered() > 1;
+        divided && self.sharding.copies > 1 && self.is_early(chunk)
+    }
+
+    /// Bytes of a rank's shard of a part whose gradients are scattered as `whole`.
+    pub(crate) fn shard_of(&self, whole: Bytes) -> Bytes {
+        Bytes::new(whole.get() / u64::from(self.sharding.ranks))
+    }
+
+    /// The reductions of a chunk's gradients that are left when its last backward pass has ended.
+    pub(crate) fn after_passes(&self, chunk: usize, held: HeldParameters) -> Vec<OverReplicas> {
+        let mut left = self.gradients(held);
+        if self.is_by_part(chunk) {
+            left.retain(|one| one.axis != Axis::Replica);
+        }
+        left
+    }
+
     /// Whether only a rank's part of the gradients is left after each pass (ZeRO-2 and 3).
     fn scattered(&self) -> u64 {
         match self.shape.layout.zero {
@@ -113,7 +136,7 @@ impl<'a> Reductions<'a> {
 
     /// Reductions of a chunk's gradients over replicas, in order (padded where they are divided). Under ZeRO-2 and 3 only
     /// copies of shards are left to be summed.
-    pub(crate) fn gradients(&self, held: HeldParameters) -> Vec<OverReplicas> {
+    fn gradients(&self, held: HeldParameters) -> Vec<OverReplicas> {
         let layout = self.shape.layout;
         let Sharding { ranks, copies, axis } = self.sharding;
         let mut found = Vec::with_capacity(3);

@@ -33,13 +33,38 @@ pub fn segments<'a>(
             return None;
         }
         let alone = Segment { time: own, own, op: place, longest: None };
-        if beside.is_empty() {
-            return Some(alone);
-        }
-        let segment = if slowing.is_none() { longest(alone, &beside) } else { together(alone, &beside, slowing) };
+        let segment = segment(alone, &beside, slowing, &mut |_, _| {});
         beside.clear();
         Some(segment)
     })
+}
+
+/// When each op of a chain ends, counted from its beginning, and when all have ended.
+pub fn op_ends(ops: &[PassOp], slowing: Slowing, mut time: impl FnMut(usize, PassOp) -> u64) -> (Vec<u64>, u64) {
+    let mut ends = vec![0; ops.len()];
+    let (mut beside, mut now) = (Vec::new(), 0);
+    for (place, op) in ops.iter().enumerate() {
+        let own = time(place, *op);
+        if op.is_beside() {
+            beside.push(Beside { stream: op.stream(), time: own, place });
+            continue;
+        }
+        let alone = Segment { time: own, own, op: place, longest: None };
+        let segment = segment(alone, &beside, slowing, &mut |place, end| ends[place] = now + end);
+        ends[place] = now + segment.own;
+        now += segment.time;
+        beside.clear();
+    }
+    (ends, now)
+}
+
+/// A chain op with what runs beside it; `ended` is told of each of those when it ends.
+fn segment(alone: Segment, beside: &[Beside], slowing: Slowing, ended: &mut impl FnMut(usize, u64)) -> Segment {
+    match (beside.is_empty(), slowing.is_none()) {
+        (true, _) => alone,
+        (false, true) => longest(alone, beside, ended),
+        (false, false) => together(alone, beside, slowing, ended),
+    }
 }
 
 /// What runs beside a compute: those of one stream one after the other.
@@ -52,12 +77,16 @@ struct Beside {
 }
 
 /// The longest of the compute and, of each stream, the sum of what is on it.
-fn longest(mut segment: Segment, beside: &[Beside]) -> Segment {
+fn longest(mut segment: Segment, beside: &[Beside], ended: &mut impl FnMut(usize, u64)) -> Segment {
     for stream in Stream::ALL {
-        let on = || beside.iter().filter(move |one| one.stream == stream);
-        let sum = on().map(|one| one.time).sum::<u64>();
-        if let Some(last) = on().next_back().filter(|_| sum > segment.time) {
-            (segment.time, segment.longest) = (sum, Some((stream, last.place)));
+        let (mut sum, mut last) = (0, None);
+        for one in beside.iter().filter(|one| one.stream == stream) {
+            sum += one.time;
+            last = Some((stream, one.place));
+            ended(one.place, sum);
+        }
+        if sum > segment.time {
+            (segment.time, segment.longest) = (sum, last);
         }
     }
     segment
@@ -72,7 +101,7 @@ struct Lane {
 }
 
 /// The same where compute and exchanges slow each other: from one end to the next, as a simulation goes.
-fn together(alone: Segment, beside: &[Beside], slowing: Slowing) -> Segment {
+fn together(alone: Segment, beside: &[Beside], slowing: Slowing, ended: &mut impl FnMut(usize, u64)) -> Segment {
     let mut compute = Some(Progress::new(0, alone.own));
     let mut left = beside.to_vec();
     let mut lanes: Vec<Lane> = Vec::with_capacity(4);
@@ -108,6 +137,9 @@ fn together(alone: Segment, beside: &[Beside], slowing: Slowing) -> Segment {
         lanes.sort_by_key(|lane| lane.stream as usize);
         lanes.retain(|lane| {
             let ends = lane.under_way.end() == now;
+            if ends {
+                ended(lane.place, now);
+            }
             if ends && now > segment.time {
                 (segment.time, segment.longest) = (now, Some((lane.stream, lane.place)));
             }

@@ -236,7 +236,7 @@ fn collective_links(cluster: &Cluster, devices: &[DeviceId]) -> Vec<PhysicalLink
             Path::Local => {}
             Path::Domain => links.extend([PhysicalLink::DomainOut(*device), PhysicalLink::DomainIn(*device)]),
             Path::Host => links.extend([PhysicalLink::HostOut(*device), PhysicalLink::HostIn(*device)]),
-            Path::Leaf | Path::Spine => {
+            Path::Leaf | Path::Rail | Path::Spine => {
                 let place = cluster.place(*device);
                 let nic = cluster.nic_of(place);
                 links.extend([PhysicalLink::NicOut(place.node, nic), PhysicalLink::NicIn(place.node, nic)]);

@@ -46,6 +46,8 @@ pub struct FabricEntry {
     pub oversubscription: f64,
     /// Name of the link that joins leaves, where it is another kind than the NICs.
     pub up_link: Option<String>,
+    /// Whether a leaf is a switch for each NIC of a node.
+    pub rails: bool,
 }
 
 /// The entry that `like` names among those before, by `find`. An outer `None` means a name that does not exist.
@@ -161,6 +163,7 @@ pub(crate) fn fabric(name: String, value: &Value<'_>, sight: Option<&Sight<'_>>)
     let leaf_nodes = table.get("leaf_nodes").map_or(Some(0), |v| v.count_from(0));
     let oversubscription = table.get("oversubscription").map_or(Some(1.0), |v| v.number(1.0..=1000.0));
     let up_link = table.get("up_link").and_then(|v| text(&v));
+    let rails = table.get("rails").map_or(Some(false), |v| v.boolean());
     table.get("source").and_then(|v| text(&v));
     table.finish();
     Some(FabricEntry {
@@ -169,6 +172,7 @@ pub(crate) fn fabric(name: String, value: &Value<'_>, sight: Option<&Sight<'_>>)
         topology: topology?,
         oversubscription: oversubscription?,
         up_link,
+        rails: rails?,
     })
 }
 

@@ -59,7 +59,7 @@ fn fabric(value: &Value<'_>, catalog: &Catalog, nodes: Option<u64>, sight: &Sigh
         (Some(_), None) => return None,
         (None, _) => entry.leaf_nodes,
     };
-    Some(Fabric { leaf_nodes, oversubscription: entry.oversubscription, up_link })
+    Some(Fabric { leaf_nodes, oversubscription: entry.oversubscription, up_link, rails: entry.rails })
 }
 
 /// Slurm's topology is not of these nodes, or no fabric of one size of leaf.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cost::{CollectivePoints, Interference, PassTable, StagePasses};
+use cost::{Calibration, CollectivePoints, Interference, PassTable, StagePasses};
 use ir::{Cluster, SimDuration};
 
 use super::{Sight, collectives};
@@ -54,7 +54,9 @@ pub(super) fn read(
         None => None,
         Some(true) => pass_table(&table).map(|passes| (CostChoice::PassTable(passes), None)),
         Some(false) => {
-            let (choice, stacks) = (calibration(&table, sight, cluster), stacks(&table, sight, stack_named));
+            // Sizes are looked at of other nodes too.
+            let own = cluster.filter(|_| !root.has("size"));
+            let (choice, stacks) = (calibration(&table, sight, (cluster, own)), stacks(&table, sight, stack_named));
             choice.zip(stacks)
         }
     };
@@ -64,7 +66,12 @@ pub(super) fn read(
     choice
 }
 
-fn calibration(table: &Table<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) -> Option<CostChoice> {
+/// Calibrations; `own` is the cluster of which a file that is named should price some device.
+fn calibration(
+    table: &Table<'_>,
+    sight: &Sight<'_>,
+    (cluster, own): (Option<&Cluster>, Option<&Cluster>),
+) -> Option<CostChoice> {
     let collectives = table.get("collectives").map_or(Some(Vec::new()), |v| collectives::read(&v, sight, cluster));
     let interference = interference(table);
     let file = match (table.get("file"), table.get("calibration")) {
@@ -72,11 +79,31 @@ fn calibration(table: &Table<'_>, sight: &Sight<'_>, cluster: Option<&Cluster>) 
             text.problem("a file and a calibration written out exclude each other", None);
             return None;
         }
-        (Some(file), None) => Some(sight.read(Path::new(file.text()?), &file)?),
-        (None, Some(text)) => Some((INLINE.to_owned(), text.text()?.to_owned())),
+        (Some(file), None) => {
+            let read = sight.read(Path::new(file.text()?), &file)?;
+            of_a_device(&file, &read.1, own);
+            Some(read)
+        }
+        (None, Some(value)) => {
+            let text = value.text()?.to_owned();
+            of_a_device(&value, &text, own);
+            Some((INLINE.to_owned(), text))
+        }
         (None, None) => None,
     };
     Some(CostChoice::Calibration { file, collectives: collectives?, interference: interference? })
+}
+
+/// Reports a calibration that none of the cluster's devices asks for. What else is wrong with it is said when it is used.
+fn of_a_device(value: &Value<'_>, text: &str, cluster: Option<&Cluster>) {
+    let (Ok(calibration), Some(cluster)) = (Calibration::from_toml(text, ""), cluster) else { return };
+    if cluster.device_kinds.iter().any(|kind| kind.calibration == calibration.name) {
+        return;
+    }
+    let asked = cluster.device_kinds.iter().map(|kind| format!("{} asks for `{}`", kind.name, kind.calibration));
+    let message =
+        format!("the calibration `{}` is of no device of this cluster ({})", calibration.name, calibration.device);
+    value.problem(message, Some(asked.collect::<Vec<_>>().join(", ")));
 }
 
 /// Factors of the user's own: how much longer work takes beside the other kind.

@@ -82,6 +82,9 @@ impl Scenario {
         if let Some(link) = &fabric.up_link {
             written.insert("up_link".to_owned(), text(&link.name));
         }
+        if fabric.rails {
+            written.insert("rails".to_owned(), true.into());
+        }
         let nodes = self.cluster.groups.iter().map(group).collect();
         table([("nodes", Value::Array(nodes)), ("fabric", written.into())])
     }

@@ -171,6 +171,34 @@ fn contradictions_are_named() {
 }
 
 #[test]
+fn a_calibration_of_another_device_is_refused() {
+    let with = |name: &str| {
+        let text = include_str!("../../../catalog/calibration/v100.toml")
+            .replace("name = \"v100\"", &format!("name = \"{name}\""));
+        GOOD.replace("[plan]", &format!("[cost]\ncalibration = \'\'\'\n{text}\n\'\'\'\n[plan]"))
+    };
+    let found = problems(&with("v100"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("`v100` is of no device of this cluster") && found[0].contains("asks for `a100`"),
+        "{found:?}"
+    );
+    assert_eq!(problems(&with("a100")), Vec::<String>::new());
+}
+
+#[test]
+fn factors_of_overlap_and_rails_are_read_and_written() {
+    let own = "[cost.interference]\ncompute = 1.25\n[cluster.fabric]\nleaf_nodes = 4\nrails = true\n";
+    let loaded = parse("s.toml", &format!("{GOOD}\n{own}"), Path::new("")).unwrap_or_else(|error| panic!("{error}"));
+    assert!(loaded.scenario.cluster.fabric.rails);
+    let CostChoice::Calibration { interference: Some(factors), .. } = &loaded.scenario.cost else { panic!("factors") };
+    assert_eq!((factors.compute, factors.communication), (1.25, 1.0));
+    let again = parse("r.toml", &loaded.scenario.to_toml(), Path::new("")).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((again.scenario.cluster, again.scenario.cost), (loaded.scenario.cluster, loaded.scenario.cost));
+    check("[plan]", "[cost.interference]\ncommunication = 0.5\n[plan]", &[&["must be between 1 and 10, not 0.5"]]);
+}
+
+#[test]
 fn a_precision_that_a_device_lacks_is_refused() {
     check("2 x dgx-a100\"", "2 x dgx-1v\"", &[]);
     let text =

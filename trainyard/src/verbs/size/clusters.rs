@@ -42,7 +42,7 @@ pub(super) fn smallest(loaded: &Loaded, choice: &SizeChoice, context: &Context<'
     let chosen = cheapest(&rows, &smallest);
     Ok(SizeSection {
         question: question(loaded, choice),
-        answer: answer(&rows, &smallest, chosen, &notes),
+        answer: answer(choice, &rows, &smallest, chosen, &notes),
         rows,
         smallest,
         chosen,
@@ -68,17 +68,48 @@ fn question(loaded: &Loaded, choice: &SizeChoice) -> String {
     let scenario = &loaded.scenario;
     let tokens = tokens_in_words(choice.tokens.unwrap_or(0.0));
     let days = choice.within.map_or(0.0, |within| within.seconds() / bill::DAY_S);
-    format!("{} on {tokens} in {} days: how many nodes?", scenario.model.name, show::number(days))
+    let paid = choice.budget_usd.map_or_else(String::new, |budget| format!(" for at most {}", show::dollars(budget)));
+    format!("{} on {tokens} in {} days{paid}: how many nodes?", scenario.model.name, show::number(days))
 }
 
-fn answer(rows: &[SizeRow], smallest: &[usize], chosen: Option<usize>, notes: &[String]) -> String {
+/// What is said where clusters are in time and none within the budget.
+fn over_budget(choice: &SizeChoice, rows: &[SizeRow]) -> String {
+    let Some(budget) = choice.budget_usd else { return String::new() };
+    let in_time = |row: &&SizeRow| match (row.days, choice.within) {
+        (Some(days), Some(within)) => days.expected * bill::DAY_S <= within.seconds(),
+        (days, _) => days.is_some(),
+    };
+    let priced: Vec<&SizeRow> = rows.iter().filter(in_time).collect();
+    let cheapest = priced.iter().filter_map(|row| Some((row.usd?.expected, *row))).min_by(|a, b| a.0.total_cmp(&b.0));
+    match cheapest {
+        Some((usd, row)) if usd > budget => format!(
+            " Those that are in time cost more than {}: the cheapest, {} nodes of {}, {}.",
+            show::dollars(budget),
+            row.nodes,
+            row.node,
+            show::dollars(usd)
+        ),
+        Some(_) => String::new(),
+        None if priced.is_empty() => String::new(),
+        None => " Those that are in time have no price, so that nothing says they are within the budget.".to_owned(),
+    }
+}
+
+fn answer(
+    choice: &SizeChoice,
+    rows: &[SizeRow],
+    smallest: &[usize],
+    chosen: Option<usize>,
+    notes: &[String],
+) -> String {
     let Some(chosen) = chosen else {
         let most = rows.iter().filter(|row| row.fits).max_by_key(|row| row.nodes);
         let tried = most.map_or_else(String::new, |row| {
             let days = row.days.map_or(f64::NAN, |days| days.expected);
             format!(" {} nodes of {} take {} days.", row.nodes, row.node, show::number(days))
         });
-        return format!("No cluster that was tried suffices.{tried} {}", notes.join(" ")).trim().to_owned();
+        let dear = over_budget(choice, rows);
+        return format!("No cluster that was tried suffices.{tried}{dear} {}", notes.join(" ")).trim().to_owned();
     };
     let mut text = String::new();
     for index in smallest {

@@ -95,6 +95,8 @@ fn what_cannot_be_done_is_an_answer_with_what_was_tried() {
     let section = report(&text("1 x dgx-h100", "llama-3.1-8b", 512, asked)).cluster.expect("asked");
     assert!(section.chosen.is_none() && section.rows.iter().all(|row| !row.suffices), "{section:#?}");
     assert!(section.answer.starts_with("No cluster that was tried suffices"), "{}", section.answer);
+    assert!(section.answer.contains("cost more than $1.00: the cheapest"), "{}", section.answer);
+    assert!(section.question.contains("for at most $1.00"), "{}", section.question);
 }
 
 #[test]
