@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec::data::generate;
-use exec::runtime::{CpuBackend, CpuOptions, Stragglers};
+use exec::runtime::{CpuBackend, CpuOptions, Slow, Stragglers};
 use exec::{Processes, Recovery};
 use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram};
 use sched::StaticController;
@@ -193,11 +193,13 @@ impl Seen {
             let slow = match &mut self.stragglers {
                 // Fewer ranks than at the beginning carry out another program, which has no like to be held against.
                 Some((all, program)) if program.digest() == outcome.timeline.program => {
-                    all.look(program, &outcome.timeline)
+                    let device = |slow: &Slow| program.device(slow.rank).raw();
+                    let all = all.look(program, &outcome.timeline);
+                    all.iter().map(|slow| format!("{slow} (device {})", device(slow))).collect()
                 }
                 Some(_) | None => Vec::new(),
             };
-            for sentence in slow.iter().map(ToString::to_string) {
+            for sentence in slow {
                 note = format!("{note}; {sentence}");
                 self.slow.push(sentence);
             }
