@@ -281,7 +281,10 @@ fn a_full_disk_is_an_error_with_its_name() {
     // Everything written there meets a full disk.
     std::os::unix::fs::symlink("/dev/full", folder.path().join("rank-3.safetensors")).unwrap();
     let show = |put: &mut dyn FnMut(Kept, &Part<'_>)| {
-        put(Kept::Weight, &Part { name: "w", shape: &[2], slice: &[0..2], first: 0, data: &[1.0, 2.0] });
+        put(
+            Kept::Weight,
+            &Part { name: "w", shape: &[2], slice: std::slice::from_ref(&(0..2)), first: 0, data: &[1.0, 2.0] },
+        );
     };
     let done = move |written| say.send(written).unwrap();
     Saver::save_with(&mut saver, Rank::new(3), folder.path(), show, done);

@@ -233,7 +233,7 @@ impl CpuBackend {
         let (origin, next) = match (written, recovery.kept()) {
             (Some(found), _) => {
                 let next = found.manifest.iterations;
-                (Origin::Found(found), next)
+                (Origin::Found(Arc::new(found)), next)
             }
             (None, Some((next, kept))) => (Origin::Kept(kept), next),
             (None, None) => (self.origin.clone(), self.first.unwrap_or(iteration)),

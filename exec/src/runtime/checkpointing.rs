@@ -83,7 +83,7 @@ pub(super) enum Origin {
     /// A state that was kept in memory.
     Kept(Arc<Snapshot>),
     /// A checkpoint that was looked at.
-    Found(Found),
+    Found(Arc<Found>),
 }
 
 impl Checkpointing {
@@ -216,7 +216,7 @@ impl CpuBackend {
     /// iteration is number [`Manifest::iterations`].
     #[must_use]
     pub fn from_checkpoint(mut self, found: Found) -> Self {
-        self.origin = Origin::Found(found);
+        self.origin = Origin::Found(Arc::new(found));
         self
     }
     /// What keeping the state has come to, if it is kept.

@@ -169,7 +169,7 @@ mod tests {
         );
         // Once late, or slow in a way that all are, is not slow.
         check(4, 20, slow(3, 7, 2), &[]);
-        check(4, 20, |iteration, rank| 1000 + 400 * (iteration + u64::from(rank) & 1), &[]);
+        check(4, 20, |iteration, rank| 1000 + 400 * ((iteration + u64::from(rank)) & 1), &[]);
         check(4, 20, |iteration, _| 1000 << (iteration / 4), &[]);
         check(
             8,

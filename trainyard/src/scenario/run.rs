@@ -40,15 +40,20 @@ pub struct CheckpointFolder {
 /// What a launch does when a rank is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnLoss {
-    /// Starts all ranks again; fewer of them only where the same number does not come up.
+    /// Starts all ranks again.
     #[default]
     SameRanks,
+    /// Starts all ranks again, and fewer of them once they were lost three times without an iteration in between.
+    FewerIfNeeded,
     /// Goes on with fewer ranks: the largest number of replicas that the batch divides over, below what it was.
     FewerRanks,
 }
 
-pub(super) const ON_LOSS: [(&str, OnLoss); 2] =
-    [("same-ranks", OnLoss::SameRanks), ("fewer-ranks", OnLoss::FewerRanks)];
+pub(super) const ON_LOSS: [(&str, OnLoss); 3] = [
+    ("same-ranks", OnLoss::SameRanks),
+    ("fewer-if-needed", OnLoss::FewerIfNeeded),
+    ("fewer-ranks", OnLoss::FewerRanks),
+];
 pub(super) const ON_FAILURE: [(&str, OnFailure); 2] = [("stop", OnFailure::Stop), ("continue", OnFailure::Continue)];
 
 /// Iterations between two checkpoints, unless told otherwise.

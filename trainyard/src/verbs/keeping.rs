@@ -52,7 +52,7 @@ impl Keeping {
             }
             return Err(Error::input(problems));
         }
-        let checkpointing = folder.map(|folder| {
+        let checkpointing = folder.map(|folder| -> Result<Checkpointing, Error> {
             let store = Checkpoints::new(&folder.path);
             store
                 .prepare()

@@ -84,7 +84,8 @@ impl Again {
     fn decide(&mut self, loss: &Loss<'_>) -> Option<Arc<VerifiedProgram>> {
         let fewer = match self.scenario.run.on_loss {
             OnLoss::FewerRanks => true,
-            OnLoss::SameRanks => loss.in_a_row >= GIVE_UP,
+            OnLoss::FewerIfNeeded => loss.in_a_row >= GIVE_UP,
+            OnLoss::SameRanks => false,
         };
         let (plan, program) = if fewer { self.fewer()? } else { return None };
         self.count = program.world();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec::data::generate;
-use exec::runtime::{CpuBackend, CpuOptions, Stragglers};
+use exec::runtime::{CpuBackend, CpuOptions, Slow, Stragglers};
 use exec::{Processes, Recovery};
 use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram};
 use sched::StaticController;
@@ -94,7 +94,7 @@ pub(crate) fn report(
     let mut observe = |iteration: u64, outcome: &IterationOutcome| seen.take(iteration, outcome, context).is_ok();
     let driven = sched::drive_on(&mut backend, Arc::clone(program), first..last, &mut StaticController, &mut observe);
     match driven {
-        Ok(_) => backend.checkpoint(last)?,
+        Ok(_) => keep_last(&mut backend, last)?,
         // Only what ended with an iteration is a state to keep.
         Err(BackendError::Interrupted) if backend.checkpoints().is_some() && seen.next > first => {
             backend.checkpoint(seen.next)?;
@@ -103,7 +103,6 @@ pub(crate) fn report(
         }
         Err(error) => return Err(error.into()),
     }
-    backend.finish_checkpoints()?;
     let time_ms = time_ms(&backend, &seen);
     let (iteration_ms, iteration_dispersion) = median_and_dispersion(&seen.times);
     let tokens = scenario.workload.tokens_per_iteration() as f64;
@@ -138,6 +137,16 @@ pub(crate) fn report(
         decided: decision.plan.clone(),
         program: carried_out,
     })
+}
+
+/// Keeps the state after the last iteration. Ranks that are lost meanwhile first repeat what is not kept.
+fn keep_last(backend: &mut CpuBackend, last: u64) -> Result<(), BackendError> {
+    loop {
+        match backend.checkpoint(last).and_then(|()| backend.finish_checkpoints()) {
+            Err(BackendError::RankFailed { .. } | BackendError::Stalled { .. }) => drop(backend.iterate(last - 1)?),
+            other => return other,
+        }
+    }
 }
 
 /// What was seen of a run.
@@ -196,11 +205,13 @@ impl Seen {
             let slow = match &mut self.stragglers {
                 // Fewer ranks than at the beginning carry out another program, which has no like to be held against.
                 Some((all, program)) if program.digest() == outcome.timeline.program => {
-                    all.look(program, &outcome.timeline)
+                    let device = |slow: &Slow| program.device(slow.rank).raw();
+                    let all = all.look(program, &outcome.timeline);
+                    all.iter().map(|slow| format!("{slow} (device {})", device(slow))).collect()
                 }
                 Some(_) | None => Vec::new(),
             };
-            for sentence in slow.iter().map(ToString::to_string) {
+            for sentence in slow {
                 note = format!("{note}; {sentence}");
                 self.slow.push(sentence);
             }
