@@ -246,6 +246,7 @@ fn measured(out: &mut String, report: &RunReport) {
     line(out, "iteration", format!("{spread} (median of {counted}, after {} to warm up)", report.warm_up_iterations));
     line(out, "throughput", format!("{:.0} tokens/s", report.tokens_per_second));
     line(out, "ranks", &report.ranks);
+    line(out, "text", &report.text);
     for cause in &report.lost {
         line(out, "started again", cause.yellow());
     }

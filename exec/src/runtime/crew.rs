@@ -20,6 +20,7 @@ use super::snapshot::Snapshot;
 use super::stall::Watch;
 use super::threads::Threads;
 use super::worker::Worker;
+use crate::data::Batch;
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
 const TICK: Duration = Duration::from_millis(20);
@@ -50,9 +51,6 @@ pub(super) struct Crew {
     threads: Vec<JoinHandle<()>>,
     options: CpuOptions,
 }
-
-/// Tokens and targets of a microbatch of a rank.
-pub(super) type Batch = (Vec<u32>, Vec<u32>);
 
 impl Crew {
     /// Starts a thread per rank, each of which builds its worker with `build` and gets its data from `feed`.
@@ -304,8 +302,7 @@ pub(super) fn prepare<W: Worker>(
 ) {
     worker.begin_iteration(iteration);
     for microbatch in (0..program.layout.microbatches).map(MicrobatchId::new) {
-        let (tokens, targets) = feed(microbatch);
-        worker.feed(microbatch, &tokens, &targets);
+        worker.feed(microbatch, &feed(microbatch));
     }
 }
 

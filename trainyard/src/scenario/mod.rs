@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use ir::{Cluster, Model, Problem, Workload};
 
 pub use self::cost::CostChoice;
-pub use data::{DataChoice, ReportChoice, ReportFormat};
+pub use data::{DataChoice, Documents, ReportChoice, ReportFormat, TextFiles};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
 pub use schema::schema;
 pub use size::{SizeChoice, SizeQuestion};

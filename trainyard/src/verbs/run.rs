@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use exec::data::generate;
+use exec::data::{Dataset, Text, generate};
 use exec::runtime::{CpuBackend, CpuOptions};
 use exec::{Processes, Recovery};
-use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram};
+use ir::{Backend as _, IterationOutcome, Timeline, VerifiedProgram, Workload};
 use sched::StaticController;
 
 use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, RunReport};
 use crate::scenario::{DataChoice, Loaded};
 use crate::verbs::doctor::available_cores;
-use crate::{Context, Error, policy};
+use crate::{Context, Error, policy, texts};
 
 /// Iterations whose times are not used, while caches and allocators settle.
 const WARM_UP: u32 = 3;
@@ -57,13 +57,14 @@ pub(crate) fn report(
 ) -> Result<RunReport, Error> {
     let scenario = &job.loaded.scenario;
     let options = CpuOptions { interrupt: Arc::clone(&context.interrupt), ..CpuOptions::default() };
-    let (cluster, corpus) = (scenario.cluster.clone(), corpus(job.loaded)?);
+    let (cluster, text) = (scenario.cluster.clone(), text(job.loaded)?);
+    let (tokens, trained_on) = trained(&text, &scenario.workload);
     let words = ranks.words(job, program);
     let mut backend = match ranks {
-        Ranks::Threads => CpuBackend::new(cluster, corpus, options),
-        Ranks::Gathered(processes) => CpuBackend::over(cluster, corpus, options, processes),
+        Ranks::Threads => CpuBackend::new(cluster, text, options),
+        Ranks::Gathered(processes) => CpuBackend::over(cluster, text, options, processes),
         Ranks::Started(processes, recovery) => {
-            CpuBackend::over(cluster, corpus, options, processes).with_recovery(recovery)
+            CpuBackend::over(cluster, text, options, processes).with_recovery(recovery)
         }
     };
     let refused = backend.unsupported(program);
@@ -94,11 +95,11 @@ pub(crate) fn report(
     context.step("train", 0, u64::from(iterations), "")?;
     sched::drive(&mut backend, Arc::clone(program), u64::from(iterations), &mut StaticController, &mut observe)?;
     let (iteration_ms, iteration_dispersion) = median_and_dispersion(&times);
-    let tokens = scenario.workload.tokens_per_iteration() as f64;
     Ok(RunReport {
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
         ranks: words,
+        text: trained_on,
         lost: backend
             .recovery()
             .map_or_else(Vec::new, |recovery| recovery.causes().iter().map(ToString::to_string).collect()),
@@ -133,13 +134,34 @@ impl Ranks {
     }
 }
 
-/// The bytes to train on.
-fn corpus(loaded: &Loaded) -> Result<Vec<u8>, Error> {
+/// What is trained on.
+fn text(loaded: &Loaded) -> Result<Text, Error> {
     match &loaded.scenario.data {
-        DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES)),
-        DataChoice::File { path } => std::fs::read(path)
-            .map_err(|e| Error::files(path.as_ref(), format!("cannot read the text to train on: {e}"))),
+        DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES).into()),
+        DataChoice::Files(files) => texts::read(files).map_err(|problems| loaded.error(problems)),
     }
+}
+
+/// Tokens of an iteration that are trained on, in the mean over an epoch (not the padding of packed documents), and the text
+/// in words.
+fn trained(text: &Text, workload: &Workload) -> (f64, String) {
+    let whole = workload.tokens_per_iteration() as f64;
+    let Ok(data) = Dataset::new(text.clone(), workload.sequence_length, workload.seed) else {
+        // A text that gives no sample is refused in a moment.
+        return (whole, String::new());
+    };
+    let share = data.tokens() as f64 / (data.samples() as f64 * f64::from(data.sequence_length()));
+    let documents = match text.documents() {
+        1 => "one document".to_owned(),
+        many => format!("{many} documents"),
+    };
+    let words = format!(
+        "{documents} of {} tokens; {} sequences in an epoch, {:.1} % of them padding",
+        text.tokens(),
+        data.samples(),
+        100.0 * (1.0 - share)
+    );
+    (whole * share, words)
 }
 
 /// Median, and half the distance between the quartiles over it.

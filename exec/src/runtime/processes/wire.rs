@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::socket::Socket;
-use crate::runtime::crew::Batch;
+use crate::data::Batch;
 use crate::runtime::options::Fault;
 use crate::runtime::script::Script;
 use crate::runtime::shared::Report;
