@@ -290,6 +290,7 @@ fn measured(out: &mut String, report: &RunReport) {
     for slow in &report.slow_ranks {
         line(out, "slow", slow.yellow());
     }
+    line(out, "text", &report.text);
     for cause in &report.lost {
         line(out, "started again", cause.yellow());
     }

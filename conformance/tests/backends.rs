@@ -114,6 +114,32 @@ fn iterate(backend: &mut impl Backend, iteration: u64) -> IterationOutcome {
     backend.iterate(iteration).unwrap_or_else(|error| panic!("iteration {iteration}: {error}"))
 }
 
+/// A source of tokens slower than any iteration sets the pace of both machines, and their timelines call it the same.
+#[test]
+fn slow_input_stalls_a_run_as_it_stalls_its_simulation() {
+    for_each_seed(6, |seed| {
+        let mut case = Case::tiny(seed, 4);
+        let program = case.program(Folding::Folded);
+        // As many tokens per replica as take 50 ms, far longer than an iteration of a tiny case.
+        let tokens = program.workload.tokens_per_iteration() as f64 / f64::from(program.layout.data);
+        case.workload.recipe.input_tokens_per_second = Some(tokens / 0.05);
+        let program = case.program(Folding::Folded);
+        let predicted = iterate(&mut loaded::<Simulated>(&case, &program), 0).timeline;
+        assert_eq!(predicted.end(), ir::SimTime::from_nanoseconds(50_000_000));
+        let mut trained = loaded::<Trained>(&case, &program);
+        let measured: Vec<Timeline> = (0..4).map(|iteration| iterate(&mut trained, iteration).timeline).collect();
+        let measured: Vec<&Timeline> = measured.iter().skip(1).collect();
+        let comparison =
+            reports::compare::compare(&program, &predicted, &measured).unwrap_or_else(|found| panic!("{found:?}"));
+        let stall = comparison.input_stall;
+        assert!(stall.predicted_ns > 0 && stall.measured_ns > 0, "{stall:?}");
+        let (_, end) = reports::metrics::bounds(measured[0]);
+        let metrics = reports::Metrics::of(&program, measured[0], None, &[]);
+        assert_eq!(metrics.time.get(reports::Activity::InputStall), measured[0].input_wait.nanoseconds());
+        assert!(metrics.iteration_ns >= end - measured[0].input_wait.nanoseconds());
+    });
+}
+
 fn carries_out_what_it_supports<M: Machine>() {
     for_each_seed(M::SEEDS, |seed| {
         let case = M::case(seed);

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use exec::checkpoint::{Checkpoints, DataPosition, Found};
-use exec::data::generate;
+use exec::checkpoint::{Checkpoints, Found};
+use exec::data::{Dataset, generate};
 use exec::runtime::{CheckpointOptions, Checkpointing, CpuBackend, CpuOptions, OnFailure};
 use exec::state::{RecordedRouting, Routing};
 use ir::{Backend as _, Plan, Precision};
@@ -15,10 +15,13 @@ use trainyard_conformance::swarm::Case;
 
 const ITERATIONS: u64 = 10;
 
-fn backend(case: &Case, routing: Routing) -> CpuBackend {
+fn text() -> Arc<[u8]> {
     static TEXT: std::sync::OnceLock<Arc<[u8]>> = std::sync::OnceLock::new();
-    let text = TEXT.get_or_init(|| generate(5, 60_000).into());
-    CpuBackend::new(case.cluster.clone(), Arc::clone(text), CpuOptions { routing, ..CpuOptions::default() })
+    Arc::clone(TEXT.get_or_init(|| generate(5, 60_000).into()))
+}
+
+fn backend(case: &Case, routing: Routing) -> CpuBackend {
+    CpuBackend::new(case.cluster.clone(), text(), CpuOptions { routing, ..CpuOptions::default() })
 }
 
 fn train(mut backend: CpuBackend, case: &Case, iterations: Range<u64>) -> (Vec<f64>, CpuBackend) {
@@ -37,7 +40,7 @@ fn kept(first: &Case, folder: &Path, routing: Routing) -> (Vec<f64>, Found) {
     let (losses, mut backend) = train(backend, first, 0..ITERATIONS / 2);
     backend.finish_checkpoints().unwrap_or_else(|error| panic!("{error}\n{first:#?}"));
     let state = backend.snapshot().expect("ranks").expect("a program");
-    let data = DataPosition::after(&first.workload, 0);
+    let data = Dataset::new(text(), first.workload.sequence_length, first.workload.seed).expect("samples");
     let search = store.newest(&first.model, &data).expect("a folder");
     let found = search.found.unwrap_or_else(|| panic!("{:?}\n{first:#?}", search.refused));
     // What is written is what training has, to the bit, in whatever plan it is read.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exec::data::{Dataset, generate};
+use exec::data::{Dataset, Packing, TextBuilder, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use exec::state::{RecordedRouting, Routing, Weights};
 use ir::{
@@ -231,6 +231,40 @@ fn divided_sequences_and_experts_train_as_one_rank_does() {
     say(&format!("largest distance from one rank: losses {:.1e}, gradient norms {:.1e}", most.0, most.1));
 }
 
+/// Documents of unequal lengths packed into sequences, over every way to divide those: attention stays inside documents, and
+/// the mean is over the tokens that are no padding, wherever they are.
+#[test]
+fn packed_documents_train_as_on_one_rank() {
+    let mut ways = BTreeSet::new();
+    for_each_seed(40, |seed| {
+        let case = Case::tiny_wide(seed, 8);
+        let balanced = case.model.variants.experts.is_some();
+        if case.plan.mesh.context == 1 || balanced {
+            return;
+        }
+        ways.insert(case.plan.mesh.context_method.name());
+        let length = case.workload.sequence_length as usize;
+        let mut builder = TextBuilder::new(256);
+        let (text, mut at) = (corpus(), 0);
+        for document in 0.. {
+            let end = at + 2 + (document * 7 + usize::try_from(seed).expect("a small seed") * 3) % (2 * length);
+            let Some(bytes) = text.get(at..end) else { break };
+            builder.push(&bytes.iter().copied().map(u32::from).collect::<Vec<_>>());
+            at = end;
+        }
+        let text = builder.finish(Packing::Documents);
+        let losses = |case: &Case| {
+            let mut backend = CpuBackend::new(case.cluster.clone(), text.clone(), CpuOptions::default());
+            backend.load(case.program(Folding::Folded)).unwrap_or_else(|error| panic!("{error}"));
+            (0..6).map(|iteration| iterate(&mut backend, iteration)).collect::<Vec<_>>()
+        };
+        let (divided, whole) = (losses(&case), losses(&case.on_one_rank()));
+        let (apart, _) = worst(&divided, &whole);
+        assert!(apart <= 1e-4, "losses are {apart:.1e} apart\n{:?}\n{divided:?}\n{whole:?}", case.plan);
+    });
+    assert_eq!(ways.len(), 3, "{ways:?}");
+}
+
 /// Every way to divide sequences or experts comes up in the swarm above, with every other axis.
 #[test]
 fn the_swarm_divides_sequences_and_experts_in_every_way() {
@@ -399,10 +433,9 @@ fn dump(folder: &Path, model: &Model, workload: &Workload, weights: &Weights) {
     let dataset = Dataset::new(corpus(), workload.sequence_length, workload.seed).expect("a long text");
     let mut words: Vec<u32> = Vec::new();
     for (iteration, index) in (0..ITERATIONS).flat_map(|i| (0..workload.global_batch).map(move |index| (i, index))) {
-        let (mut tokens, mut targets) = (Vec::new(), Vec::new());
-        dataset.sample(iteration, workload.global_batch, index, &mut tokens, &mut targets);
-        words.extend(tokens);
-        words.extend(targets.last());
+        let sample = dataset.batch(iteration * u64::from(workload.global_batch) + u64::from(index), 1);
+        words.extend(&sample.tokens);
+        words.extend(sample.targets.last());
     }
     let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     for (name, bytes) in [("run.json", run.to_string().into_bytes()), ("weights.bin", floats), ("tokens.bin", words)] {

@@ -6,7 +6,7 @@
 //! | [`state`] | one rank: weights, activations, gradients, and what every instruction does to them |
 //! | [`runtime`] | threads or processes that carry out a program on such ranks; emulated devices and links; [`CpuBackend`] |
 //! | [`checkpoint`] | the state of training in a folder: written beside training, read under any other division |
-//! | [`data`] | a text to train on, and samples of it in an order that no division changes |
+//! | [`data`] | tokens of documents, and samples of them in an order that no division changes |
 //! | [`device`] | where arithmetic happens: buffers, streams, events and operations as data; the CPU as such a device |
 //! | `cuda` | NVIDIA GPUs as such devices, and groups of them (feature `cuda`, on by default; needs no CUDA to build) |
 //! | [`measure`](mod@measure) | what this machine takes for each of the above: the input of a calibration |
@@ -24,9 +24,8 @@
 //! let text = generate(0, 10_000);
 //! assert!(unigram_entropy(&text) > 2.5);
 //! let data = Dataset::new(text, 64, 0)?;
-//! let (mut tokens, mut targets) = (Vec::new(), Vec::new());
-//! data.sample(0, 8, 3, &mut tokens, &mut targets);
-//! assert_eq!(tokens[1..], targets[..63]);
+//! let batch = data.batch(3, 1);
+//! assert_eq!(batch.tokens[1..], batch.targets[..63]);
 //! # Ok::<(), ir::Problem>(())
 //! ```
 //!

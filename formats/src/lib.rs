@@ -15,6 +15,7 @@
 pub mod hugging_face;
 pub mod measured_runs;
 pub mod nccl_tests;
+pub mod tokenizer;
 pub mod topology;
 
 #[cfg(test)]

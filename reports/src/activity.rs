@@ -34,13 +34,15 @@ pub enum Activity {
     HostCopy,
     /// The gradient's norm, clipping and the optimizer step.
     Optimizer,
+    /// Waiting for the tokens of the iteration.
+    InputStall,
     /// Nothing: waiting for another rank.
     Bubble,
 }
 
 impl Activity {
     /// How many there are.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
     /// All of them, in order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Forward,
@@ -56,6 +58,7 @@ impl Activity {
         Self::ExpertCommunication,
         Self::HostCopy,
         Self::Optimizer,
+        Self::InputStall,
         Self::Bubble,
     ];
 
@@ -125,6 +128,7 @@ impl Activity {
             Self::ExpertCommunication => "expert communication",
             Self::HostCopy => "host copies",
             Self::Optimizer => "optimizer",
+            Self::InputStall => "input stall",
             Self::Bubble => "bubble",
         }
     }
@@ -148,6 +152,7 @@ impl Activity {
             Self::ExpertCommunication => Colour { variable: "expert", light: 0xa23b4e, dark: 0xd96a7d },
             Self::HostCopy => Colour { variable: "host", light: 0x8a6d3b, dark: 0xc2a264 },
             Self::Optimizer => Colour { variable: "optimizer", light: 0x4a5563, dark: 0x93a0b0 },
+            Self::InputStall => Colour { variable: "input", light: 0xe59090, dark: 0x9c5f47 },
             Self::Bubble => Colour { variable: "bubble", light: 0xe4e7ec, dark: 0x2b323c },
         }
     }

@@ -31,6 +31,9 @@ pub struct Comparison {
     pub measured_iterations: u32,
     /// The whole iteration, first start to last end.
     pub iteration: Pair,
+    /// Of it the wait for input before anything began; left out where there is none.
+    #[serde(skip_serializing_if = "Pair::is_nothing")]
+    pub input_stall: Pair,
     /// All instructions together.
     pub all: ClassError,
     /// Each class of instruction, in order.
@@ -55,6 +58,11 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Whether both times are zero.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.predicted_ns == 0 && self.measured_ns == 0
+    }
     /// Of two times.
     #[must_use]
     pub fn new(predicted_ns: u64, measured_ns: u64) -> Self {
@@ -186,6 +194,10 @@ pub fn compare(program: &Program, predicted: &Timeline, measured: &[&Timeline]) 
         measured_clock: first.clock,
         measured_iterations: u32::try_from(measured.len()).expect("fewer iterations than 2^32"),
         iteration: Pair::new(length(predicted), median_u64(measured.iter().map(|t| length(t)).collect())),
+        input_stall: Pair::new(
+            predicted.input_wait.nanoseconds(),
+            median_u64(measured.iter().map(|t| t.input_wait.nanoseconds()).collect()),
+        ),
         all: class_error(None, &joined.iter().collect::<Vec<_>>()),
         classes: errors.map(|(class, entries)| class_error(Some(*class), entries)).collect(),
         exposed_communication: Pair::new(exposed(&expected), median_u64(found.iter().map(exposed).collect())),

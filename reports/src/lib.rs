@@ -45,7 +45,8 @@
 //! // A rank that works for 1 and 2 microseconds, and waits half a one in between.
 //! let spans = vec![span(0, 0, 1_000), span(1, 1_500, 3_500)];
 //! let lane = Lane { role, rank, multiplicity: 1, spans, memory: vec![] };
-//! let timeline = Timeline { clock: Clock::Simulated, program: program.digest(), iteration: 0, lanes: vec![lane] };
+//! let (clock, program_digest, input_wait) = (Clock::Simulated, program.digest(), ir::SimDuration::ZERO);
+//! let timeline = Timeline { clock, program: program_digest, iteration: 0, input_wait, lanes: vec![lane] };
 //!
 //! let metrics = trainyard_reports::Metrics::of(&program, &timeline, None, &[]);
 //! assert_eq!(metrics.iteration_ns, 3_500);

@@ -5,7 +5,8 @@
 //! Each rank's iteration is divided into [`Activity`]s without gap or overlap, in whole nanoseconds, so that the parts
 //! sum to the iteration exactly. While the compute stream works, the time belongs to what it works on. While it waits and
 //! communication of this rank runs (all partners there), the time is that communication's, exposed; of several kinds at
-//! once the first of tensor, pipeline, model, data takes it. What is left is bubble. Communication that runs beside compute
+//! once the first of tensor, pipeline, model, data takes it. What is left is bubble. Before all that the ranks may have waited
+//! for their tokens: an input stall. Communication that runs beside compute
 //! is hidden and costs nothing here; a collective that waits for its partners does not run yet.
 //!
 //! A stage's parts are the mean over its ranks, rounded by largest remainders so that they still sum exactly.
@@ -101,8 +102,9 @@ impl Metrics {
     #[must_use]
     pub fn of(program: &Program, timeline: &Timeline, rate: Option<ModelRate>, capacity: &[Bytes]) -> Self {
         let (begin, end) = bounds(timeline);
+        let wait = timeline.input_wait.nanoseconds().min(end - begin);
         let lanes: Vec<LaneTimes> =
-            timeline.lanes.iter().map(|lane| LaneTimes::of(program, lane, begin, end)).collect();
+            timeline.lanes.iter().map(|lane| LaneTimes::of(program, lane, (begin, end), wait)).collect();
         let iteration_ns = end - begin;
         let stages = stages(program, timeline, &lanes, iteration_ns, capacity);
         let longest = stages.iter().map(|stage| stage.span_ns).max().unwrap_or(0);
@@ -128,11 +130,12 @@ impl Metrics {
     }
 }
 
-/// First start and last end of a timeline, in nanoseconds; both 0 if nothing ran.
+/// First start (before it, the wait for input) and last end of a timeline, in nanoseconds; both 0 if nothing ran.
 #[must_use]
 pub fn bounds(timeline: &Timeline) -> (u64, u64) {
     let spans = || timeline.lanes.iter().flat_map(|lane| &lane.spans);
     let begin = spans().map(|span| span.start.nanoseconds()).min().unwrap_or(0);
+    let begin = begin.saturating_sub(timeline.input_wait.nanoseconds());
     let end = spans().map(|span| span.end.nanoseconds()).max().unwrap_or(0);
     (begin, end)
 }
@@ -213,7 +216,7 @@ fn stages(
         StageMetrics {
             stage,
             ranks: members.iter().map(|i| timeline.lanes[*i].multiplicity).sum(),
-            busy_ns: iteration_ns - bubble_ns - exposed_communication_ns,
+            busy_ns: iteration_ns - bubble_ns - exposed_communication_ns - time.get(Activity::InputStall),
             exposed_communication_ns,
             bubble_ns,
             span_ns: first.zip(last).map_or(0, |(first, last)| last - first),

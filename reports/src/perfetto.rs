@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::activity::{Activity, InstructionClass};
+use crate::metrics::bounds;
 use crate::report::Report;
 use crate::words;
 
@@ -155,6 +156,20 @@ impl Trace<'_> {
 
     fn spans<W: Write>(&self, lane: &Lane, events: &mut Events<W>) -> std::io::Result<()> {
         let pid = self.process_id(lane.rank);
+        let wait = self.timeline.input_wait.nanoseconds();
+        if wait > 0 {
+            events.push(&TraceEvent {
+                ph: "X",
+                pid,
+                tid: Some(thread(lane.rank, Stream::Compute)),
+                ts: Some(microseconds(bounds(self.timeline).0)),
+                dur: Some(microseconds(wait)),
+                name: Activity::InputStall.name(),
+                cat: Some(Activity::InputStall.name()),
+                args: Some(json!({ "what": "waiting for the tokens of the iteration" })),
+                ..NOTHING
+            })?;
+        }
         for (instruction, span) in self.program.roles[lane.role.index()].instructions().iter().zip(&lane.spans) {
             let args = json!({
                 "instruction": span.instruction.raw(),

@@ -34,6 +34,7 @@ impl Report<'_> {
         let ops = || program.roles.iter().flat_map(|role| role.instructions());
         let used = |activity: &Activity| {
             *activity == Activity::Bubble
+                || *activity == Activity::InputStall && self.metrics.iter().any(|m| m.time.get(*activity) > 0)
                 || ops().any(|instruction| Activity::of(program, &instruction.op) == *activity)
         };
         Activity::ALL.into_iter().filter(used).collect()

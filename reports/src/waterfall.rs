@@ -99,7 +99,7 @@ impl Cause {
             Self::PipelineCommunication => Activity::PipelineCommunication.colour(),
             Self::DataCommunication => Activity::DataCommunication.colour(),
             Self::HostCopy => Activity::HostCopy.colour(),
-            Self::InputStall => palette::INPUT,
+            Self::InputStall => Activity::InputStall.colour(),
             Self::Optimizer => Activity::Optimizer.colour(),
         }
     }

@@ -35,6 +35,7 @@ pub mod scenario;
 pub mod source;
 #[cfg(test)]
 mod testing;
+mod texts;
 pub mod validate;
 mod verbs;
 pub mod words;

@@ -2,40 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ir::{Model, Workload};
+use ir::Model;
 use serde::{Deserialize, Serialize};
 
+use crate::data::{DataPosition, Dataset};
 use crate::state::weights::shapes;
 
 /// The version of the form of checkpoints that this program reads and writes.
 pub const SCHEMA_VERSION: u32 = 1;
-
-/// Where in the data training is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataPosition {
-    /// What the order of samples is drawn from.
-    pub seed: u64,
-    /// Tokens of a sample.
-    pub sequence_length: u32,
-    /// Samples of an iteration.
-    pub global_batch: u32,
-    /// Samples that were trained on: the next one's number, counted through all epochs.
-    pub next_sample: u64,
-}
-
-impl DataPosition {
-    /// After so many iterations of a workload.
-    #[must_use]
-    pub fn after(workload: &Workload, iterations: u64) -> Self {
-        Self {
-            seed: workload.seed,
-            sequence_length: workload.sequence_length,
-            global_batch: workload.global_batch,
-            next_sample: iterations * u64::from(workload.global_batch),
-        }
-    }
-}
 
 /// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -102,18 +76,14 @@ impl Manifest {
             Err("checkpoint.json was changed after it was written: its checksum is another".to_owned())
         }
     }
-    /// Why a training of `model` whose data are as `data` cannot go on from it, if it cannot.
-    pub(super) fn problem(&self, model: &Model, data: &DataPosition) -> Option<String> {
+    /// Why a training of `model` over `data` cannot go on from it, if it cannot.
+    pub(super) fn problem(&self, model: &Model, data: &Dataset) -> Option<String> {
         if let Some(differences) = differences(&self.model, model) {
             return Some(format!("it is of another model: {differences}"));
         }
-        let order = [
-            ("the seed", self.data.seed, data.seed),
-            ("the sequence length", self.data.sequence_length.into(), data.sequence_length.into()),
-            ("the global batch", self.data.global_batch.into(), data.global_batch.into()),
-        ];
-        let (what, here, there) = order.into_iter().find(|(_, here, there)| here != there)?;
-        Some(format!("its samples come in another order: {what} is {here} there and {there} here"))
+        let problems = self.data.problems_with(data);
+        let words = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        (!problems.is_empty()).then(|| format!("its samples come in another order: {words}"))
     }
     fn checksum(&self) -> String {
         let bare = Self { crc32: String::new(), ..self.clone() };

@@ -42,7 +42,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use manifest::{DataPosition, Manifest, SCHEMA_VERSION, ShardFile};
+pub use manifest::{Manifest, SCHEMA_VERSION, ShardFile};
 pub use store::{Checkpoints, Found, Refused, Search};
 
 pub(crate) use saver::Saver;

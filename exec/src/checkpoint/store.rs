@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use ir::Model;
 
-use super::manifest::{DataPosition, Manifest, tensors};
+use super::manifest::{Manifest, tensors};
 use super::shard::{Opened, measure};
+use crate::data::Dataset;
 use crate::runtime::{Kept, Snapshot};
 
 const MANIFEST: &str = "checkpoint.json";
@@ -111,7 +112,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What prevents looking.
-    pub fn newest(&self, model: &Model, data: &DataPosition) -> io::Result<Search> {
+    pub fn newest(&self, model: &Model, data: &Dataset) -> io::Result<Search> {
         let mut search = Search::default();
         for (_, path) in self.list()? {
             match check(&path, model, data) {
@@ -196,7 +197,7 @@ impl Found {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub fn at(path: &Path, model: &Model, data: &DataPosition) -> Result<Self, Refused> {
+    pub fn at(path: &Path, model: &Model, data: &Dataset) -> Result<Self, Refused> {
         match check(path, model, data) {
             Ok(manifest) => Ok(Self { path: path.to_owned(), manifest }),
             Err(why) => Err(Refused { path: path.to_owned(), why }),
@@ -210,7 +211,7 @@ impl Found {
 }
 
 /// Reads all of a checkpoint and gives what it is of, or why it cannot be used.
-fn check(path: &Path, model: &Model, data: &DataPosition) -> Result<Manifest, String> {
+fn check(path: &Path, model: &Model, data: &Dataset) -> Result<Manifest, String> {
     let text = fs::read_to_string(path.join(MANIFEST)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("it has no {MANIFEST}"),
         _ => format!("{MANIFEST} cannot be read: {error}"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ir::{Backend as _, BackendError, Model, Precision, Rank, VerifiedProgram, Workload, ZeroStage};
 
 use super::*;
-use crate::data::generate;
+use crate::data::{Dataset, generate};
 use crate::runtime::tests::domain;
 use crate::runtime::tests::training::{model, workload};
 use crate::runtime::{CheckpointOptions, Checkpointing, CpuBackend, CpuOptions, Kept, OnFailure, Snapshot};
@@ -19,6 +19,11 @@ const OPTIONS: CheckpointOptions =
 
 fn backend(world: u32) -> CpuBackend {
     CpuBackend::new(domain(&vec![1.0; world as usize]), generate(1, 30_000), CpuOptions::default())
+}
+
+/// The samples that a backend trains on.
+fn data(workload: &Workload) -> Dataset {
+    Dataset::new(generate(1, 30_000), workload.sequence_length, workload.seed).unwrap()
 }
 
 fn program(model: &Model, workload: &Workload, division: Division) -> Arc<VerifiedProgram> {
@@ -71,7 +76,7 @@ fn what_is_written_goes_on_under_any_division_to_the_bit() {
     let half = Workload { precision: Precision::Bf16, ..workload() };
     for (model, workload) in [(model(), workload()), (tied, half)] {
         let folder = tempfile::tempdir().unwrap();
-        let data = DataPosition::after(&workload, 0);
+        let data = data(&workload);
         let mut previous: Option<(Found, Snapshot)> = None;
         for (index, division) in divisions().into_iter().enumerate() {
             let program = program(&model, &workload, division);
@@ -85,7 +90,7 @@ fn what_is_written_goes_on_under_any_division_to_the_bit() {
             let search = Checkpoints::new(&folder).newest(&model, &data).unwrap();
             let found = search.found.unwrap_or_else(|| panic!("{division:?}: {:?}", search.refused));
             assert!(whole(&found) == state, "{division:?}: other numbers were written");
-            assert_eq!((found.manifest.iterations, found.manifest.data.next_sample), (2, 16));
+            assert_eq!((found.manifest.iterations, found.manifest.data.next), (2, 16));
             previous = Some((found, state));
         }
     }
@@ -101,7 +106,7 @@ fn a_run_that_goes_on_has_the_losses_of_one_that_never_stopped() {
         let expect = bits(&mut undisturbed, 0..8);
         let folder = folder.path().join(index.to_string());
         train(&folder, &program, 4, CheckpointOptions { asynchronous: index % 2 == 0, ..OPTIONS });
-        let search = Checkpoints::new(&folder).newest(&model(), &DataPosition::after(&workload(), 0)).unwrap();
+        let search = Checkpoints::new(&folder).newest(&model(), &data(&workload())).unwrap();
         let mut again = backend(program.world()).from_checkpoint(search.found.unwrap());
         again.load(program).unwrap();
         assert_eq!(bits(&mut again, 4..8), expect[4..], "{division:?}");
@@ -157,7 +162,7 @@ fn check(damage: impl FnOnce(&Path), expect: &str) {
         }
     }
     damage(&folder.path().join("iteration-00000004"));
-    let search = Checkpoints::new(folder.path()).newest(&model(), &DataPosition::after(&workload(), 0)).unwrap();
+    let search = Checkpoints::new(folder.path()).newest(&model(), &data(&workload())).unwrap();
     assert_eq!(search.found.expect("the one before").manifest.iterations, 2, "{expect}");
     let [refused] = &search.refused[..] else { panic!("{:?}, not one for {expect}", search.refused) };
     assert!(refused.to_string().contains(expect), "{refused}\nlacks: {expect}");
@@ -212,8 +217,12 @@ fn what_fits_no_model_is_refused() {
     check(sealed(|m| drop(m.shards.pop())), "it has 0 of");
     check(sealed(|m| m.shards[0].name = "../checkpoint.json".to_owned()), "is not the name of a file");
     check(sealed(|m| m.model.hidden = 64), "it is of another model: hidden is 64 there and 32 here");
-    check(sealed(|m| m.data.seed = 1), "its samples come in another order: the seed is 1 there and 11 here");
-    check(sealed(|m| m.data.global_batch = 4), "the global batch is 4 there and 8 here");
+    check(
+        sealed(|m| m.data.seed = 1),
+        "its samples come in another order: seed: the run drew its order of samples from seed 1, not 11",
+    );
+    check(sealed(|m| m.data.data ^= 1), "its samples come in another order: data: the run went on with data");
+    check(sealed(|m| m.data.next = u64::MAX), "the position was not written by a run on these data");
     let swap = |folder: &Path| {
         let path = folder.join("checkpoint.json");
         let mut manifest = Manifest::parse(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -231,7 +240,7 @@ fn another_name_of_the_same_model_is_the_same_model() {
     let program = program(&model(), &workload(), Division::ONE);
     train(folder.path(), &program, 2, OPTIONS);
     let renamed = Model { name: "other".to_owned(), ..model() };
-    let look = |model: &Model| Checkpoints::new(folder.path()).newest(model, &DataPosition::after(&workload(), 0));
+    let look = |model: &Model| Checkpoints::new(folder.path()).newest(model, &data(&workload()));
     assert!(look(&renamed).unwrap().found.is_some());
     let search = look(&Model { layers: 3, ..model() }).unwrap();
     assert!(search.found.is_none());

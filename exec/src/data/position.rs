@@ -3,6 +3,8 @@
 use ir::Problem;
 use serde::{Deserialize, Serialize};
 
+use super::Dataset;
+
 /// A place in the endless order of samples that a [`Dataset`](super::Dataset) gives: what is next to be trained on.
 ///
 /// It counts samples, not iterations, microbatches or ranks, so that a run goes on at it under another plan, on other ranks or
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPosition {
-    /// Digest of the data themselves: tokens, documents and how they are cut.
+    /// Digest of the data themselves: tokens, documents and how they are cut ([`Dataset::digest`](super::Dataset::digest)).
     pub data: u64,
     /// Seed of the order.
     pub seed: u64,
@@ -38,6 +40,16 @@ impl DataPosition {
         if self.seed != seed {
             let message = format!("the run drew its order of samples from seed {}, not {seed}", self.seed);
             refuse("seed", message, "write the same seed");
+        }
+        problems
+    }
+
+    /// Every reason why a run cannot go on here with these data. Empty if it can.
+    #[must_use]
+    pub fn problems_with(&self, dataset: &Dataset) -> Vec<Problem> {
+        let mut problems = self.problems(dataset.digest(), dataset.samples(), dataset.seed());
+        if problems.is_empty() && self.taken(dataset.samples()).is_none() {
+            problems.push(Problem::new("data", format!("epoch {} is out of reach", self.epoch)));
         }
         problems
     }

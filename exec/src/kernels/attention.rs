@@ -9,8 +9,8 @@ use super::matmul::{Matrix, MatrixMut, multiply};
 use super::{Store, exponentiate, maximum, sum_over, vectorized};
 
 mod shape;
-pub use shape::Attention;
 use shape::TILE;
+pub use shape::{Attention, Packed};
 
 /// Scratch of the attention passes, `2 * 64 * keys` elements at most.  Keep one per rank: it grows to what the largest
 /// call needed and is reused.
@@ -27,7 +27,7 @@ fn at_least(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-/// `out = softmax(scale q k^T + causal mask) v` per sequence and head.
+/// `out = softmax(scale q k^T + causal mask) v` per sequence and head; with [`Packed`], per document.
 ///
 /// `q`, `out`: `[sequences, queries, query_heads, head_dim]`; `k`, `v`: `[sequences, keys, key_heads, head_dim]`;
 /// `lse`: `[sequences, queries, query_heads]`, the logarithm of the sum of exponentials of the scaled scores, saved
@@ -35,8 +35,8 @@ fn at_least(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
 ///
 /// # Panics
 /// If a slice has not the size that `shape` gives it.
-pub fn attention_forward(
-    shape: Attention,
+pub fn attention_forward<'a>(
+    over: impl Into<Packed<'a>>,
     q: &[f32],
     k: &[f32],
     v: &[f32],
@@ -44,10 +44,22 @@ pub fn attention_forward(
     lse: &mut [f32],
     workspace: &mut AttentionWorkspace,
 ) {
-    shape.assert_sizes(q.len(), k.len(), v.len(), lse.len());
+    forward(over.into(), q, k, v, out, lse, workspace);
+}
+
+fn forward(
+    over: Packed<'_>,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    out: &mut [f32],
+    lse: &mut [f32],
+    workspace: &mut AttentionWorkspace,
+) {
+    over.assert_sizes(q.len(), k.len(), v.len(), lse.len());
     assert_eq!(q.len(), out.len(), "queries and output differ in size");
-    let dim = shape.head_dim;
-    for tile in shape.tiles() {
+    let (shape, dim) = (over.shape, over.shape.head_dim);
+    for tile in over.tiles() {
         if tile.width == 0 {
             for row in (0..tile.rows).map(|row| tile.row(row)) {
                 out[row * dim..][..dim].fill(0.0);
@@ -117,18 +129,30 @@ pub struct AttentionGradients<'a> {
 ///
 /// # Panics
 /// If a slice has not the size that `shape` gives it.
-pub fn attention_backward(
-    shape: Attention,
+pub fn attention_backward<'a>(
+    over: impl Into<Packed<'a>>,
     saved: AttentionSaved<'_>,
     d_out: &[f32],
     store: Store,
     gradients: &mut AttentionGradients<'_>,
     workspace: &mut AttentionWorkspace,
 ) {
+    backward(over.into(), saved, d_out, store, gradients, workspace);
+}
+
+fn backward(
+    over: Packed<'_>,
+    saved: AttentionSaved<'_>,
+    d_out: &[f32],
+    store: Store,
+    gradients: &mut AttentionGradients<'_>,
+    workspace: &mut AttentionWorkspace,
+) {
+    let shape = over.shape;
     let AttentionSaved { q, k, v, out, lse } = saved;
     let AttentionGradients { dq, dk, dv } = gradients;
-    shape.assert_sizes(q.len(), k.len(), v.len(), lse.len());
-    shape.assert_sizes(dq.len(), dk.len(), dv.len(), lse.len());
+    over.assert_sizes(q.len(), k.len(), v.len(), lse.len());
+    over.assert_sizes(dq.len(), dk.len(), dv.len(), lse.len());
     assert_eq!((q.len(), q.len()), (out.len(), d_out.len()), "queries, output and its gradient differ in size");
     if store == Store::Overwrite {
         dq.fill(0.0);
@@ -136,7 +160,7 @@ pub fn attention_backward(
         dv.fill(0.0);
     }
     let (dim, scale) = (shape.head_dim, shape.softmax_scale);
-    for tile in shape.tiles().filter(|tile| tile.width > 0) {
+    for tile in over.tiles().filter(|tile| tile.width > 0) {
         let (rows, width) = (tile.rows, tile.width);
         let scores = at_least(&mut workspace.scores, rows * width);
         let d_scores = at_least(&mut workspace.d_scores, rows * width);

@@ -62,6 +62,33 @@ pub fn positions_forward(
     }
 }
 
+/// As [`positions_forward`], with the position of each token: `x[i] += weight[positions[i]]`.
+///
+/// # Panics
+/// If the sizes do not match, or a position lies beyond the table.
+pub fn positions_forward_at(x: &mut [f32], weight: &[f32], features: usize, positions: impl Iterator<Item = usize>) {
+    rows_of(x.len(), features);
+    for (position, x) in positions.zip(x.chunks_exact_mut(features)) {
+        elementwise::accumulate(x, &weight[position * features..][..features]);
+    }
+}
+
+/// Weight gradient of [`positions_forward_at`]: `d_weight[positions[i]] += dx[i]`, in order.
+///
+/// # Panics
+/// If the sizes do not match, or a position lies beyond the table.
+pub fn positions_backward_at(
+    dx: &[f32],
+    features: usize,
+    positions: impl Iterator<Item = usize>,
+    d_weight: &mut [f32],
+) {
+    rows_of(dx.len(), features);
+    for (position, dx) in positions.zip(dx.chunks_exact(features)) {
+        elementwise::accumulate(&mut d_weight[position * features..][..features], dx);
+    }
+}
+
 /// Weight gradient of [`positions_forward`]: `d_weight[first_position + i mod sequence_length] += dx[i]`, in order.
 ///
 /// # Panics

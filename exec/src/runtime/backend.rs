@@ -1,15 +1,17 @@
 //! The CPU as a machine that carries out programs.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ir::{
-    Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Problem, Program, Rank, Timeline,
-    VerifiedProgram,
+    Backend, BackendError, Clock, Cluster, IterationOutcome, MicrobatchId, Model, Problem, Program, Rank, SimDuration,
+    Timeline, VerifiedProgram,
 };
 
 use super::checkpointing::{Checkpointing, Origin, build};
-use super::crew::{Batch, Crew, Plan};
+use super::clock::nanoseconds;
+use super::crew::{Crew, Plan};
 use super::emulation::{oversubscribed, slowdowns, wires};
 use super::options::CpuOptions;
 use super::processes::{Job, Processes, Tensors};
@@ -18,8 +20,7 @@ use super::refusals;
 use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
-use crate::checkpoint::DataPosition;
-use crate::data::Dataset;
+use crate::data::{BYTES, Batch, DataPosition, Dataset, Loader, Packing, Text};
 use crate::state::Routing;
 
 /// Trains for real, in FP32 or BF16: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
@@ -30,7 +31,7 @@ use crate::state::Routing;
 #[derive(Debug)]
 pub struct CpuBackend {
     cluster: Cluster,
-    corpus: Arc<[u8]>,
+    text: Text,
     options: CpuOptions,
     pub(super) processes: Option<Processes>,
     recovery: Option<Recovery>,
@@ -40,14 +41,29 @@ pub struct CpuBackend {
     /// The first iteration after it, once it is known.
     first: Option<u64>,
     pub(super) loaded: Option<Loaded>,
+    /// Where the order of samples begins.
+    order: Order,
     losses: Vec<f64>,
 }
+
+/// Where the order of samples begins: at its beginning, or where an earlier run stopped.
+#[derive(Clone, Copy, Debug, Default)]
+struct Order {
+    iteration: u64,
+    /// Samples that were taken before that iteration, once an iteration has been asked for.
+    taken: u64,
+    position: Option<DataPosition>,
+}
+
+/// The global batch of the iteration that is carried out.
+type Current = Arc<Mutex<Batch>>;
 
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) program: Arc<VerifiedProgram>,
     flat: Arc<Program>,
-    dataset: Arc<Dataset>,
+    loader: Loader,
+    current: Current,
     digest: u64,
     /// The threads, unless the ranks are processes.
     pub(super) crew: Option<Crew>,
@@ -55,12 +71,12 @@ pub(super) struct Loaded {
 }
 
 impl CpuBackend {
-    /// A machine that stands for `cluster` and trains on the bytes of `corpus`.
+    /// A machine that stands for `cluster` and trains on `text`.
     #[must_use]
-    pub fn new(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions) -> Self {
+    pub fn new(cluster: Cluster, text: impl Into<Text>, options: CpuOptions) -> Self {
         Self {
             cluster,
-            corpus: corpus.into(),
+            text: text.into(),
             options,
             processes: None,
             recovery: None,
@@ -68,14 +84,27 @@ impl CpuBackend {
             origin: Origin::Fresh,
             first: None,
             loaded: None,
+            order: Order::default(),
             losses: Vec::new(),
         }
     }
     /// The same with ranks that are processes: each program must have as many ranks as there are. Devices with a slowdown
     /// are emulated, links are not.
     #[must_use]
-    pub fn over(cluster: Cluster, corpus: impl Into<Arc<[u8]>>, options: CpuOptions, processes: Processes) -> Self {
-        Self { processes: Some(processes), ..Self::new(cluster, corpus, options) }
+    pub fn over(cluster: Cluster, text: impl Into<Text>, options: CpuOptions, processes: Processes) -> Self {
+        Self { processes: Some(processes), ..Self::new(cluster, text, options) }
+    }
+    /// Goes on with the order of samples where another run stopped: `iteration`, the first that this one is asked for, takes
+    /// the samples from `position` on. Programs that do not fit the position are refused.
+    #[must_use]
+    pub fn from_position(self, iteration: u64, position: DataPosition) -> Self {
+        Self { order: Order { iteration, taken: 0, position: Some(position) }, ..self }
+    }
+    /// Where the order of samples stands before an iteration of the loaded program; `None` before `load`.
+    #[must_use]
+    pub fn data_position(&self, iteration: u64) -> Option<DataPosition> {
+        let loaded = self.loaded.as_ref()?;
+        Some(loaded.loader.dataset().position(self.taken(&loaded.program, iteration)))
     }
     /// With processes that are started again when a rank is lost.
     #[must_use]
@@ -119,6 +148,8 @@ impl CpuBackend {
 
     pub(super) fn problems(&self, program: &Program) -> Vec<Problem> {
         let mut problems = refusals::of(program);
+        problems.extend(vocabulary_problem(&self.text, &program.model));
+        problems.extend(packing_problem(&self.text, program));
         problems.extend(device_problems(program, &self.cluster));
         match &self.processes {
             Some(processes) => {
@@ -130,7 +161,13 @@ impl CpuBackend {
             None => {}
         }
         let workload = &program.workload;
-        problems.extend(Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed).err());
+        match Dataset::new(self.text.clone(), workload.sequence_length, workload.seed) {
+            Ok(dataset) => {
+                let position = self.order.position.iter();
+                problems.extend(position.flat_map(|position| position.problems_with(&dataset)));
+            }
+            Err(problem) => problems.push(problem),
+        }
         problems.extend(self.options.initial.iter().flat_map(|weights| weights.problems(&program.model)));
         problems
     }
@@ -165,14 +202,23 @@ impl CpuBackend {
         processes.load(flat, &script, |rank| job(slowdowns[rank.index()]))
     }
 
-    /// Carries out an iteration, and keeps the state after it if it is wanted.
-    fn attempt(&mut self, iteration: u64) -> Result<Vec<Report>, BackendError> {
+    /// Samples that were taken before an iteration.
+    fn taken(&self, program: &Program, iteration: u64) -> u64 {
+        let since = iteration.saturating_sub(self.order.iteration);
+        self.order.taken + since * u64::from(program.workload.global_batch)
+    }
+
+    /// Carries out an iteration, and keeps the state after it if it is wanted. Gives how long it waited for its tokens.
+    fn attempt(&mut self, iteration: u64) -> Result<(Vec<Report>, Duration), BackendError> {
         self.look_after_checkpoints(false)?;
-        let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
+        let first = self.taken(&self.loaded.as_ref().expect("`load` comes before `iterate`").program, iteration);
+        let loaded = self.loaded.as_mut().expect("`load` comes before `iterate`");
+        let (batch, waited) = loaded.loader.take(first, || self.options.interrupt.load(Ordering::Relaxed))?;
+        *loaded.current.lock().unwrap_or_else(PoisonError::into_inner) = batch;
         let reports = match (&loaded.crew, &mut self.processes) {
             (Some(crew), _) => crew.iterate(iteration),
             (None, Some(processes)) => {
-                let feed = |rank, microbatch| batch(&loaded.flat, &loaded.dataset, rank, iteration, microbatch);
+                let feed = |rank, microbatch| part(&loaded.flat, &loaded.current, rank, microbatch);
                 processes.iterate(iteration, self.options.stall_timeout, feed)
             }
             (None, None) => unreachable!("a loaded program has ranks"),
@@ -185,7 +231,7 @@ impl CpuBackend {
             let state = self.snapshot()?.expect("a program is loaded");
             self.recovery.as_mut().expect("it wants the state").keep(iteration, state);
         }
-        Ok(reports)
+        Ok((reports, waited))
     }
 
     /// Starts the ranks again after they stopped in `iteration`, and gives the iteration to go on from.
@@ -228,8 +274,8 @@ impl CpuBackend {
         }
         let loaded = self.loaded.as_ref().expect("a program was loaded");
         let (program, flat) = (Arc::clone(&loaded.program), Arc::clone(&loaded.flat));
-        let data = DataPosition::after(&program.workload, iteration);
-        let written = self.checkpointing.as_mut().and_then(|all| all.newest(&program.model, &data));
+        let dataset = Arc::clone(loaded.loader.dataset());
+        let written = self.checkpointing.as_mut().and_then(|all| all.newest(&program.model, &dataset));
         let (origin, next) = match (written, recovery.kept()) {
             (Some(found), _) => {
                 let next = found.manifest.iterations;
@@ -247,7 +293,7 @@ impl CpuBackend {
         &self,
         plan: Plan,
         verified: &Arc<VerifiedProgram>,
-        dataset: &Arc<Dataset>,
+        current: &Current,
         origin: Origin,
     ) -> Result<Crew, BackendError> {
         let (initial, routing) = (self.options.initial.clone(), self.options.routing.clone());
@@ -259,8 +305,8 @@ impl CpuBackend {
                 Ok(state)
             }
         };
-        let (program, dataset) = (Arc::clone(&plan.program), Arc::clone(dataset));
-        let feed = move |rank, iteration, microbatch| batch(&program, &dataset, rank, iteration, microbatch);
+        let (program, current) = (Arc::clone(&plan.program), Arc::clone(current));
+        let feed = move |rank, _, microbatch| part(&program, &current, rank, microbatch);
         Crew::start(plan, self.options.clone(), build, feed)
     }
 }
@@ -280,9 +326,14 @@ impl Backend for CpuBackend {
             return Err(BackendError::Unsupported(problems));
         }
         let workload = &program.workload;
-        let dataset = Dataset::new(Arc::clone(&self.corpus), workload.sequence_length, workload.seed)
+        let dataset = Dataset::new(self.text.clone(), workload.sequence_length, workload.seed)
             .map_err(|problem| BackendError::Unsupported(vec![problem]))?;
-        let dataset = Arc::new(dataset);
+        if let Some(position) = self.order.position {
+            self.order.taken = position.taken(dataset.samples()).expect("a position that was found to fit");
+        }
+        let most = program.layout.input_time(workload).map(|time| 1.0 / time.seconds());
+        let loader = Loader::new(Arc::new(dataset), workload.global_batch, most);
+        let current = Current::default();
         let origin = self.carried_over(&program.model)?;
         let flat = Arc::new(Program::clone(&program));
         self.first = match &origin {
@@ -297,12 +348,12 @@ impl Backend for CpuBackend {
             let slowdowns = slowdowns(&program, &self.cluster);
             let (wires, capacities) = wires(&program, &self.cluster, &script);
             let plan = Plan { program: Arc::clone(&flat), script, wires, capacities, slowdowns };
-            Some(self.start(plan, &program, &dataset, origin)?)
+            Some(self.start(plan, &program, &current, origin)?)
         };
         let over_processes = crew.is_none();
         let oversubscribed = oversubscribed(&program, &self.cluster, cores());
         let (digest, loaded) = (program.digest(), (Arc::clone(&program), Arc::clone(&flat)));
-        self.loaded = Some(Loaded { digest, program, flat, dataset, crew, oversubscribed });
+        self.loaded = Some(Loaded { digest, program, flat, loader, current, crew, oversubscribed });
         if over_processes {
             if let Some(recovery) = &mut self.recovery {
                 recovery.begin();
@@ -324,7 +375,7 @@ impl Backend for CpuBackend {
     fn iterate(&mut self, iteration: u64) -> Result<IterationOutcome, BackendError> {
         self.first.get_or_insert(iteration);
         let mut at = iteration;
-        let reports = loop {
+        let (reports, waited) = loop {
             let begun = Instant::now();
             let attempted = self.attempt(at);
             if let Some(recovery) = &mut self.recovery {
@@ -346,8 +397,10 @@ impl Backend for CpuBackend {
             clock: Clock::Measured,
             program: loaded.digest,
             iteration,
+            input_wait: SimDuration::ZERO,
             lanes: reports.into_iter().map(|report| report.lane).collect(),
         };
+        let timeline = timeline.after_input(SimDuration::from_nanoseconds(nanoseconds(waited)));
         self.losses.extend(loss);
         Ok(IterationOutcome { timeline, loss, gradient_norm })
     }
@@ -418,22 +471,34 @@ fn place(program: &Program, rank: Rank) -> (u32, u32) {
 
 /// The sequences of a microbatch: replicas take contiguous parts of the global batch in order, each as much as its share,
 /// and their microbatches the parts of that in order.
-pub(super) fn batch(
-    program: &Program,
-    dataset: &Dataset,
-    rank: Rank,
-    iteration: u64,
-    microbatch: MicrobatchId,
-) -> Batch {
+fn part(program: &Program, current: &Current, rank: Rank, microbatch: MicrobatchId) -> Batch {
     let layout = &program.layout;
     let (replica, _) = place(program, rank);
     let before = u32::try_from(layout.microbatches_before(replica)).expect("a batch of fewer sequences than u32");
-    let first = (before + microbatch.raw()) * layout.microbatch_size;
-    let mut batch = Batch::default();
-    for index in first..first + layout.microbatch_size {
-        dataset.sample(iteration, program.workload.global_batch, index, &mut batch.0, &mut batch.1);
-    }
-    batch
+    let first = ((before + microbatch.raw()) * layout.microbatch_size) as usize;
+    let sequences = first..first + layout.microbatch_size as usize;
+    let batch = current.lock().unwrap_or_else(PoisonError::into_inner);
+    batch.part(sequences, program.workload.sequence_length as usize)
+}
+
+/// Why the tokens of a text are not those of a model, if they are not.
+fn vocabulary_problem(text: &Text, model: &Model) -> Option<Problem> {
+    let (known, rows) = (text.vocabulary(), model.vocabulary);
+    let message = match known {
+        BYTES => format!("tokens are bytes, and a vocabulary of {rows} cannot hold all 256"),
+        _ => format!("the tokenizer knows {known} tokens, and a vocabulary of {rows} cannot hold all of them"),
+    };
+    let hint = format!("set vocabulary = {known}");
+    (rows < known).then(|| Problem::new("model.vocabulary", message).hint(hint))
+}
+
+/// What is not done with packed documents.
+fn packing_problem(text: &Text, program: &Program) -> Option<Problem> {
+    let packed = text.packing() == Packing::Documents;
+    let balances = program.model.variants.experts.is_some() && program.workload.recipe.balance_loss > 0.0;
+    let message = "the loss that balances experts would count the padding of packed documents";
+    let hint = "set packing = \"concatenate\", or leave balance_loss out";
+    (packed && balances).then(|| Problem::new("training.balance_loss", message).hint(hint))
 }
 
 /// The sum of the shares of all ranks that look at other tokens, in order.

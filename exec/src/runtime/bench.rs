@@ -5,12 +5,13 @@ use std::sync::Arc;
 use ir::program::{CollectiveKind, HostCopy, Message, Op, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, InstructionId, MicrobatchId, Program};
 
-use super::crew::{Batch, Crew, Plan};
+use super::crew::{Crew, Plan};
 use super::options::CpuOptions;
 use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
+use crate::data::Batch;
 use crate::parcels;
 use crate::state::{Part, Progress};
 
@@ -25,7 +26,7 @@ struct Mover {
 
 impl Worker for Mover {
     fn begin_iteration(&mut self, _: u64) {}
-    fn feed(&mut self, _: MicrobatchId, _: &[u32], _: &[u32]) {}
+    fn feed(&mut self, _: MicrobatchId, _: &Batch) {}
     fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<Progress, NotFinite> {
         Ok(Progress::Ended)
     }

@@ -12,7 +12,8 @@ use ir::{BackendError, Model, Program, Rank, VerifiedProgram};
 
 use super::CpuBackend;
 use super::snapshot::Snapshot;
-use crate::checkpoint::{self, Checkpoints, DataPosition, Found, Manifest, SCHEMA_VERSION, ShardFile, Written};
+use crate::checkpoint::{self, Checkpoints, Found, Manifest, SCHEMA_VERSION, ShardFile, Written};
+use crate::data::{DataPosition, Dataset};
 use crate::state::{RankState, Weights};
 
 /// What follows when a checkpoint cannot be written.
@@ -126,13 +127,13 @@ impl Checkpointing {
         }
     }
 
-    fn begin(&mut self, program: &Program, iterations: u64) -> std::io::Result<PathBuf> {
+    fn begin(&mut self, program: &Program, iterations: u64, data: DataPosition) -> std::io::Result<PathBuf> {
         let partial = self.store.begin(iterations)?;
         let manifest = Manifest {
             schema_version: SCHEMA_VERSION,
             iterations,
             model: program.model.clone(),
-            data: DataPosition::after(&program.workload, iterations),
+            data,
             plan: serde_json::to_string(&program.layout).map_err(std::io::Error::other)?,
             shards: Vec::new(),
             crc32: String::new(),
@@ -190,7 +191,7 @@ impl Checkpointing {
     }
 
     /// The newest checkpoint of this run that is whole.
-    pub(super) fn newest(&mut self, model: &Model, data: &DataPosition) -> Option<Found> {
+    pub(super) fn newest(&mut self, model: &Model, data: &Dataset) -> Option<Found> {
         while let Some(iterations) = self.published.last() {
             let path = self.store.path(*iterations);
             match Found::at(&path, model, data) {
@@ -213,11 +214,12 @@ impl CpuBackend {
         self
     }
     /// Goes on from a checkpoint: the next program that is loaded must be of its model, under any division. Its first
-    /// iteration is number [`Manifest::iterations`].
+    /// iteration is number [`Manifest::iterations`], and its samples go on where those of the checkpoint stopped.
     #[must_use]
     pub fn from_checkpoint(mut self, found: Found) -> Self {
+        let Manifest { iterations, data, .. } = found.manifest;
         self.origin = Origin::Found(Arc::new(found));
-        self
+        self.from_position(iterations, data)
     }
     /// What keeping the state has come to, if it is kept.
     #[must_use]
@@ -245,7 +247,8 @@ impl CpuBackend {
         let result = self.written(to, true).and_then(|()| {
             to.account.waited += begun.elapsed();
             let program = Arc::clone(&self.loaded.as_ref().expect("a program is loaded").program);
-            match to.begin(&program, iterations) {
+            let data = self.data_position(iterations).expect("a program is loaded");
+            match to.begin(&program, iterations, data) {
                 Ok(partial) => self.ask_to_write(partial)?,
                 Err(error) => {
                     to.failed(iterations, format!("cannot begin in {}: {error}", to.store.folder().display()))?;

@@ -23,6 +23,7 @@ use super::stall::Watch;
 use super::threads::Threads;
 use super::worker::Worker;
 use crate::checkpoint::{Saver, Written};
+use crate::data::Batch;
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
 const TICK: Duration = Duration::from_millis(20);
@@ -56,9 +57,6 @@ pub(super) struct Crew {
     options: CpuOptions,
     written: Receiver<(usize, Written)>,
 }
-
-/// Tokens and targets of a microbatch of a rank.
-pub(super) type Batch = (Vec<u32>, Vec<u32>);
 
 impl Crew {
     /// Starts a thread per rank, each of which builds its worker with `build` and gets its data from `feed`.
@@ -371,8 +369,7 @@ pub(super) fn prepare<W: Worker>(
     worker.begin_iteration(iteration);
     let share = program.layout.share(program.layout.replica_of(rank));
     for microbatch in (0..share).map(MicrobatchId::new) {
-        let (tokens, targets) = feed(microbatch);
-        worker.feed(microbatch, &tokens, &targets);
+        worker.feed(microbatch, &feed(microbatch));
     }
 }
 

@@ -14,9 +14,6 @@ use ir::{
 /// A norm after a branch reads all of it, and no instruction stands where it is whole.
 const DIVIDED_BRANCH: &str = "norm after a branch whose sum tensor ranks share";
 
-/// Byte-level tokens.
-const TOKENS: u32 = 256;
-
 /// Every reason why the executor cannot carry out a program, whatever the machine.
 pub(super) fn of(program: &Program) -> Vec<Problem> {
     let mut problems = workload(program);
@@ -47,10 +44,6 @@ fn workload(program: &Program) -> Vec<Problem> {
             let message = "the CPU executor's attention is fused: it keeps no scores";
             problems.push(Problem::new("training.attention", message).hint("set attention = \"fused\""));
         }
-    }
-    if model.vocabulary < TOKENS {
-        let message = format!("tokens are bytes, and a vocabulary of {} cannot hold all 256", model.vocabulary);
-        problems.push(Problem::new("model.vocabulary", message).hint("set vocabulary = 256"));
     }
     match model.positions {
         Positions::Learned { maximum } if maximum < workload.sequence_length => {
@@ -184,11 +177,9 @@ fn recipe(program: &Program) -> Vec<Problem> {
     refuse(scatters, "scattered_messages", scattered, "set it to false");
     let graphs = "a CPU has no CUDA graphs";
     refuse(asked.cuda_graphs != plain.cuda_graphs, "cuda_graphs", graphs, "set cuda_graphs = false");
-    let packed = "the CPU executor's attention does not stay inside packed documents";
-    refuse(asked.document_length != plain.document_length, "document_length", packed, "leave it out");
-    let input = "the CPU executor does not slow its input down";
-    let limited = asked.input_tokens_per_second.is_some();
-    refuse(limited, "input_tokens_per_second", input, "leave it out");
+    let packed = "the CPU executor packs the documents that it is given, which are not of one length";
+    let hint = "leave it out, and set packing = \"documents\" of the data";
+    refuse(asked.document_length != plain.document_length, "document_length", packed, hint);
     problems
 }
 

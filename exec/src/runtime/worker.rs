@@ -4,6 +4,7 @@ use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId};
 
 use super::snapshot::Kept;
+use crate::data::Batch;
 use crate::state::{self, Part, Progress, RankState};
 
 /// Something that was not a finite number, in words that name the layer.
@@ -17,8 +18,8 @@ pub(crate) struct NotFinite(pub(crate) String);
 pub(crate) trait Worker {
     /// Called once before each iteration, from 0, before any [`Self::feed`].
     fn begin_iteration(&mut self, iteration: u64);
-    /// Tokens and targets of one microbatch, `[microbatch size, sequence length]` each, row-major.
-    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]);
+    /// The sequences of one microbatch.
+    fn feed(&mut self, microbatch: MicrobatchId, batch: &Batch);
     /// One pass over consecutive units of a chunk. Asked again, once it [`continues`](Self::continues), where it pauses.
     fn compute(
         &mut self,
@@ -75,8 +76,8 @@ impl Worker for RankState {
     fn begin_iteration(&mut self, iteration: u64) {
         self.begin_iteration(iteration);
     }
-    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
-        self.feed(microbatch, tokens, targets);
+    fn feed(&mut self, microbatch: MicrobatchId, batch: &Batch) {
+        self.feed(microbatch, batch);
     }
     fn compute(
         &mut self,

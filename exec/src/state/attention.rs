@@ -10,7 +10,9 @@ use super::places::{LinearPlaces, Place};
 use super::slot::{Stage, Sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::attention::{Attention, AttentionGradients, AttentionSaved, attention_backward, attention_forward};
+use crate::kernels::attention::{
+    Attention, AttentionGradients, AttentionSaved, Packed, attention_backward, attention_forward,
+};
 use crate::kernels::linear::Linear;
 use crate::kernels::norm::{rms_norm_backward_input, rms_norm_backward_weight, rms_norm_forward};
 use crate::kernels::rope::{rotate, rotate_back};
@@ -20,6 +22,13 @@ struct Shapes {
     query: Linear,
     key: Linear,
     projection: Linear,
+}
+
+impl<'a> Work<'a> {
+    /// An attention of all of this rank's tokens, each within its document.
+    fn over(&self, shape: Attention) -> Packed<'a> {
+        Packed { shape, starts: &self.starts.own }
+    }
 }
 
 impl Work<'_> {
@@ -84,12 +93,12 @@ impl Work<'_> {
             return self.context_forward(layer, method);
         }
         self.attention_project(layer);
-        let (dims, core) = (self.dims, self.core(layer));
+        let (dims, over) = (self.dims, self.over(self.core(layer)));
         let slot = &mut self.slot.attention[layer];
         let [q, k, v] = [&slot.q, &slot.k, &slot.v].map(|held| held.as_deref().expect("just projected"));
         let mut out = self.pool.take(BufferKind::Activations, q.len());
         let mut lse = self.pool.take_single(BufferKind::Activations, dims.tokens * dims.query_heads);
-        attention_forward(core, q, k, v, &mut out, &mut lse, self.attention);
+        attention_forward(over, q, k, v, &mut out, &mut lse, self.attention);
         (slot.out, slot.lse) = (Some(out), Some(lse));
         self.attention_finish(layer)?;
         Ok(Progress::Ended)
@@ -136,7 +145,7 @@ impl Work<'_> {
             return self.context_backward(layer, method);
         }
         self.attention_output_gradient(layer);
-        let (dims, kind, core) = (self.dims, self.gradient_kind(), self.core(layer));
+        let (dims, kind, over) = (self.dims, self.gradient_kind(), self.over(self.core(layer)));
         let slot = &mut self.slot.attention[layer];
         let [q, k, v, d_out]: [Held; 4] =
             [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.d_out].map(|held| held.take().expect("kept by forward"));
@@ -144,7 +153,7 @@ impl Work<'_> {
         let lse = slot.lse.take().unwrap_or_else(|| {
             // Selective recomputation: the core of attention again.
             let mut lse = self.pool.take_single(BufferKind::Workspace, dims.tokens * dims.query_heads);
-            attention_forward(core, &q, &k, &v, out, &mut lse, self.attention);
+            attention_forward(over, &q, &k, &v, out, &mut lse, self.attention);
             dims.formats.round(out);
             lse
         });
@@ -152,7 +161,7 @@ impl Work<'_> {
         let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
         let saved = AttentionSaved { q: &q, k: &k, v: &v, out, lse: &lse };
         let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        attention_backward(core, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
+        attention_backward(over, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
         for held in [q, k, v, lse, d_out] {
             self.pool.give(held);
         }

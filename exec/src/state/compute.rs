@@ -3,6 +3,7 @@
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
 use ir::{ChunkId, ContextMethod, MicrobatchId, Recompute};
 
+use super::dimensions::narrow;
 use super::routing::Routes;
 use super::slot::Sum;
 use super::work::{Sample, Suspect, Work, take_residual};
@@ -96,6 +97,8 @@ impl RankState {
                 iteration: self.iteration,
                 first_sequence: (self.dims.microbatches_before + microbatch.index()) * size(layout.microbatch_size),
             },
+            starts: &self.starts[microbatch.index()],
+            loss_scale: narrow(1.0 / self.counted as f64),
             sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
             loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
             recompute: layer_of(chunk.unit(position)).map_or(Recompute::None, |layer| chunk.recompute_of(layer)),

@@ -59,8 +59,6 @@ pub(super) struct Dimensions {
     windows: Vec<usize>,
     /// Where the model has experts.
     pub(super) experts: Option<ExpertDimensions>,
-    /// One over the tokens of the global batch.
-    pub(super) loss_scale: f32,
 }
 
 impl Dimensions {
@@ -134,7 +132,6 @@ impl Dimensions {
             gelu: if model.variants.exact_gelu { Gelu::Exact } else { Gelu::Tanh },
             windows: (0..model.layers).map(|layer| window(model, layer)).collect(),
             experts: model.variants.experts.is_some().then(|| ExpertDimensions::new(program, rank)),
-            loss_scale: narrow(1.0 / workload.tokens_per_iteration() as f64),
         }
     }
 

@@ -2,11 +2,15 @@
 
 use ir::program::BufferKind;
 
+use super::dimensions::{Dimensions, size};
 use super::places::Place;
 use super::slot::Sum;
-use super::work::{Suspect, Work};
+use super::work::{Starts, Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::embedding::{embedding_backward, embedding_forward, positions_backward, positions_forward};
+use crate::kernels::embedding::{
+    embedding_backward, embedding_forward, positions_backward, positions_backward_at, positions_forward,
+    positions_forward_at,
+};
 use crate::kernels::linear::{
     Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
 };
@@ -22,6 +26,10 @@ impl Work<'_> {
         embedding_forward(&self.sample.tokens, table, dims.hidden, dims.vocabulary.first, &mut x);
         if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
             let table = positions.of(&self.parameters.weights);
+            if let Some(positions) = within_documents(dims, self.starts) {
+                positions_forward_at(&mut x, table, dims.hidden, positions);
+                return self.leave_branch(x, "output of the embedding");
+            }
             for (first, x) in dims.context.each_mut(&mut x) {
                 positions_forward(x, table, dims.hidden, dims.context.length, first);
             }
@@ -52,6 +60,11 @@ impl Work<'_> {
         embedding_backward(&self.sample.tokens, &d_out, dims.hidden, dims.vocabulary.first, table);
         if let Some(positions) = positions {
             let d_positions = positions.of_mut(gradients);
+            if let Some(positions) = within_documents(dims, self.starts) {
+                positions_backward_at(&d_out, dims.hidden, positions, d_positions);
+                self.pool.give(d_out);
+                return;
+            }
             for (first, d_out) in dims.context.each(&d_out) {
                 positions_backward(d_out, dims.hidden, dims.context.length, first, d_positions);
             }
@@ -125,7 +138,7 @@ impl Work<'_> {
         }
         let logits = slot.logits.as_mut().expect("logits were kept");
         let lse = slot.lse.take().expect("the loss's forward pass came before");
-        loss::backward(dims.vocabulary, logits, &self.sample.targets, &lse, dims.loss_scale);
+        loss::backward(dims.vocabulary, logits, &self.sample.targets, &lse, self.loss_scale);
         dims.formats.round(logits);
         self.pool.give(lse);
     }
@@ -154,4 +167,10 @@ impl Work<'_> {
         self.pool.give(d_logits);
         self.slot.sublayers[last].release_body_input(self.pool);
     }
+}
+
+/// The position of each of this rank's tokens in its document; `None` where sequences are documents.
+fn within_documents(dims: &Dimensions, starts: &Starts) -> Option<impl Iterator<Item = usize>> {
+    let position = |(token, start): (usize, &u32)| dims.context.standing(token).1 - size(*start);
+    (!starts.own.is_empty()).then(|| starts.own.iter().enumerate().map(position))
 }

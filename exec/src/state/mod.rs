@@ -81,8 +81,9 @@ use parameters::{Made, Of, Parameters};
 use sharding::{Parts, Sharing};
 use slot::Slot;
 use tensors::experts_of;
-use work::Sample;
+use work::{Sample, Starts};
 
+use crate::data::Batch;
 use crate::kernels::attention::AttentionWorkspace;
 
 /// One rank of a program. See the [module](self).
@@ -100,6 +101,10 @@ pub struct RankState {
     /// Empty slots to use again.
     spare: Vec<Slot>,
     samples: Vec<Sample>,
+    /// By microbatch, where documents begin.
+    starts: Vec<Starts>,
+    /// Targets of the global batch that are not ignored.
+    counted: u64,
     /// By microbatch, the sum of the losses of its tokens.
     losses: Vec<f64>,
     pool: Pool,
@@ -207,6 +212,8 @@ impl RankState {
             slots: (0..chunks.len() * dims.microbatches).map(|_| None).collect(),
             spare: Vec::new(),
             samples: (0..samples).map(|_| Sample::default()).collect(),
+            starts: (0..dims.microbatches).map(|_| Starts::default()).collect(),
+            counted: program.workload.tokens_per_iteration(),
             losses: if head.is_some() { vec![0.0; dims.microbatches] } else { Vec::new() },
             chunks,
             experts,
@@ -264,18 +271,28 @@ impl RankState {
         self.host.forget_peak();
     }
 
-    /// Sets the tokens of a microbatch and the tokens that follow each, `[microbatch_size, sequence_length]`. Call it
-    /// for every microbatch of an iteration; ranks that hold neither end of the model ignore it.
+    /// Sets the sequences of a microbatch. Call it for every microbatch of an iteration; of tokens, ranks that hold neither
+    /// end of the model take no notice.
     ///
     /// # Panics
-    /// If the sizes are wrong, or a token is not in the vocabulary (a target may also be
+    /// If the sizes are wrong, nothing counts, or a token is not in the vocabulary (a target may also be
     /// [`IGNORED`](crate::kernels::loss::IGNORED)).
-    pub fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
+    pub fn feed(&mut self, microbatch: MicrobatchId, batch: &Batch) {
+        let Batch { tokens, targets, starts, counted } = batch;
+        let whole = self.dims.sequences * size(self.program.workload.sequence_length);
+        assert_eq!((tokens.len(), targets.len()), (whole, whole), "tokens of {microbatch}");
+        assert!(starts.is_empty() || starts.len() == whole, "starts of documents of {microbatch}");
+        assert!(*counted > 0, "no target of the global batch counts");
+        self.counted = *counted;
+        let own = &mut self.starts[microbatch.index()];
+        own.whole.clone_from(starts);
+        own.own.clear();
+        if !starts.is_empty() {
+            self.dims.context.select(starts, &mut own.own);
+        }
         if !self.reads_tokens() {
             return;
         }
-        let whole = self.dims.sequences * size(self.program.workload.sequence_length);
-        assert_eq!((tokens.len(), targets.len()), (whole, whole), "tokens of {microbatch}");
         let vocabulary = self.program.model.vocabulary;
         let known = |&token: &u32| token < vocabulary;
         assert!(tokens.iter().all(known), "{microbatch}: a token outside the vocabulary of {vocabulary}");
@@ -286,13 +303,12 @@ impl RankState {
         self.dims.context.select(targets, &mut sample.targets);
     }
 
-    /// This replica's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the tokens of the
-    /// *global* batch. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over the ranks of
+    /// This replica's share of the iteration's mean loss: the sum of its tokens' cross-entropies over the targets of the
+    /// *global* batch that are not ignored. `None` on ranks without the head. All ranks of a tensor group say the same, so sum over the ranks of
     /// tensor index 0 only: over replicas, and over the ranks that share sequences.
     #[must_use]
     pub fn loss(&self) -> Option<f64> {
-        let tokens = self.program.workload.tokens_per_iteration() as f64;
-        (!self.losses.is_empty()).then(|| self.losses.iter().sum::<f64>() / tokens)
+        (!self.losses.is_empty()).then(|| self.losses.iter().sum::<f64>() / self.counted as f64)
     }
 
     /// What this rank steps of each tensor, in FP32: all ranks together have all. A tied head's copy goes by the

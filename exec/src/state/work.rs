@@ -19,6 +19,23 @@ pub(super) struct Sample {
     pub(super) targets: Vec<u32>,
 }
 
+/// Of the tokens of a microbatch, the positions in their sequences at which their documents begin; empty where each sequence
+/// is one document.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// Of this rank's tokens, in its order.
+    pub(super) own: Vec<u32>,
+    /// Of all tokens, `[sequences, sequence length]`.
+    pub(super) whole: Vec<u32>,
+}
+
+impl Starts {
+    /// Those of one of this rank's pieces, of `length` tokens each.
+    pub(super) fn of_piece(&self, piece: usize, length: usize) -> &[u32] {
+        if self.own.is_empty() { &[] } else { &self.own[piece * length..][..length] }
+    }
+}
+
 /// The parts of a rank that one unit's pass touches.
 pub(super) struct Work<'a> {
     pub(super) dims: &'a Dimensions,
@@ -33,6 +50,9 @@ pub(super) struct Work<'a> {
     pub(super) packed: &'a mut Vec<f32>,
     pub(super) routes: Routes<'a>,
     pub(super) sample: &'a Sample,
+    pub(super) starts: &'a Starts,
+    /// One over the targets of the global batch.
+    pub(super) loss_scale: f32,
     /// The sum of the microbatch's losses over its tokens, which the loss's forward pass sets.
     pub(super) loss: &'a mut f64,
     /// What of the unit is computed again.

@@ -1,6 +1,6 @@
 //! How a program divides its model.
 
-use crate::{CollectiveAlgorithm, Mesh, Shares, Sharing, ZeroStage};
+use crate::{CollectiveAlgorithm, Mesh, Shares, Sharing, SimDuration, Workload, ZeroStage};
 
 /// Sizes and switches of the division that ops refer to.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -38,6 +38,19 @@ impl Layout {
     #[must_use]
     pub const fn replicas(&self) -> u32 {
         self.data * self.mesh.context
+    }
+    /// The shortest that an iteration can be for its input: tokens of one replica over the rate at which they are delivered.
+    /// `None` where as many come as are asked for; never zero.
+    ///
+    /// Over many iterations what comes early is used later: only the rate counts.
+    #[must_use]
+    pub fn input_time(&self, workload: &Workload) -> Option<SimDuration> {
+        let rate = workload.recipe.input_tokens_per_second?;
+        let sequences = f64::from(self.microbatch_size) * f64::from(self.microbatches);
+        let seconds = sequences * f64::from(workload.sequence_length) / rate;
+        let longest = SimDuration::from_nanoseconds(u64::MAX >> 2);
+        let shortest = SimDuration::from_nanoseconds(1);
+        Some(SimDuration::from_seconds(seconds).map_or(longest, |time| time.clamp(shortest, longest)))
     }
     /// Ranks of one pipeline position.
     #[must_use]

@@ -7,7 +7,7 @@ impl Timeline {
     /// Every way in which this timeline contradicts the program it says it ran; empty for a sound one.
     ///
     /// Checked: each instruction has one span, `issued <= start <= end`; streams carry out their instructions one
-    /// after another; nothing is issued before its waits ended; both ends of a message, and all members of a
+    /// after another; nothing is issued before the iteration's tokens are there, or before its waits ended; both ends of a message, and all members of a
     /// collective that the lanes show, start after the last of them was issued. In simulation they also start and end
     /// as one; measured, each copies its part in its own time.
     /// `slack` allows for clocks that differ between ranks; it applies only across ranks.
@@ -21,6 +21,11 @@ impl Timeline {
                 let message = format!("{} spans for {} instructions", lane.spans.len(), role.instructions().len());
                 faults.push(Problem::new(subject, message));
                 continue;
+            }
+            let begins = SimTime::ZERO + self.input_wait;
+            if let Some(early) = lane.spans.iter().find(|span| span.issued < begins) {
+                let message = format!("{} was issued before the tokens of the iteration were there", early.instruction);
+                faults.push(Problem::new(subject.clone(), message));
             }
             lane_faults(&subject, role, &lane.spans, &mut faults);
         }

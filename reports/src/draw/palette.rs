@@ -51,7 +51,6 @@ pub(crate) const ABSENT: Colour = Colour { variable: "absent", light: 0xeceef1, 
 /// Colours of causes that no activity has.
 pub(crate) const LAUNCH: Colour = Colour { variable: "launch", light: 0x9a3b3b, dark: 0xcf6d6d };
 pub(crate) const IMBALANCE: Colour = Colour { variable: "imbalance", light: 0xa9b1bd, dark: 0x626d7c };
-pub(crate) const INPUT: Colour = Colour { variable: "input", light: 0xf0b49a, dark: 0x9c5f47 };
 
 /// The colour of a kind of buffer.
 pub(crate) const fn buffer(kind: BufferKind) -> Colour {
@@ -90,7 +89,7 @@ pub(crate) fn style_sheet() -> String {
     let mut filled: Vec<Colour> =
         Activity::ALL.into_iter().map(Activity::colour).chain(BufferKind::ALL.into_iter().map(buffer)).collect();
     filled.extend(HEAT);
-    filled.extend([ABSENT, LAUNCH, IMBALANCE, INPUT]);
+    filled.extend([ABSENT, LAUNCH, IMBALANCE]);
     let theme = |pick: fn(Colour) -> u32, words: fn((u32, u32)) -> u32| {
         let mut text = String::new();
         for colour in colours.iter().chain(&filled) {

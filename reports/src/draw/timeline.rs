@@ -155,6 +155,12 @@ fn draw_block(
         let title = format!("stage {}, rank {}: bubble", role.stage.raw(), lane.rank.raw());
         let (height_of_passes, title) = (heights.compute, Some(title));
         scene.marks.push(Mark::Box { x: from, y, width, height: height_of_passes, fill: ground, title });
+        let wait = block.timeline.input_wait.nanoseconds();
+        if wait > 0 {
+            let (width, fill) = (x(wait) - from, Activity::InputStall.colour());
+            let title = format!("stage {}, rank {}: input stall", role.stage.raw(), lane.rank.raw());
+            scene.marks.push(Mark::Box { x: from, y, width, height: heights.compute, fill, title: Some(title) });
+        }
         let (length, labels) = (end - begin, heights.compute >= 12.0);
         let mut track = Track { program, lane, begin, length, y, height: heights.compute, fine, labels };
         track.draw(scene, &[Stream::Compute], x);

@@ -34,7 +34,8 @@ const PRECEDENCE: [Activity; 7] = [
 type Stretch = (u64, u64, Activity);
 
 impl LaneTimes {
-    pub(super) fn of(program: &Program, lane: &Lane, begin: u64, end: u64) -> Self {
+    /// `wait` is what of the iteration went by before its tokens were there.
+    pub(super) fn of(program: &Program, lane: &Lane, (begin, end): (u64, u64), wait: u64) -> Self {
         let instructions = program.roles[lane.role.index()].instructions();
         assert_eq!(
             lane.spans.len(),
@@ -48,7 +49,8 @@ impl LaneTimes {
         let (stretches, running) = communication(program, lane);
         let mut waits = Waits { stretches: &stretches, next: 0 };
         let mut times = Self { time: Split::default(), work: 0, passes: None, running };
-        let mut cursor = begin;
+        times.time.add(Activity::InputStall, wait);
+        let mut cursor = begin + wait;
         for (instruction, span) in instructions.iter().zip(&lane.spans) {
             if instruction.stream != Stream::Compute {
                 continue;

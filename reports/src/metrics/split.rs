@@ -91,6 +91,7 @@ pub(crate) const fn key(activity: Activity) -> &'static str {
         Activity::ExpertCommunication => "expert_communication_ns",
         Activity::HostCopy => "host_copy_ns",
         Activity::Optimizer => "optimizer_ns",
+        Activity::InputStall => "input_stall_ns",
         Activity::Bubble => "bubble_ns",
     }
 }

@@ -273,7 +273,7 @@ pub(crate) fn timeline(program: &Program, clock: Clock, times: Times, vary: &mut
         memory: Vec::new(),
     };
     let lanes = program.roles.iter().enumerate().map(lane).collect();
-    let mut timeline = Timeline { clock, program: 7, iteration: 0, lanes };
+    let mut timeline = Timeline { clock, program: 7, iteration: 0, input_wait: ir::SimDuration::ZERO, lanes };
     for index in 0..timeline.lanes.len() {
         let curve = counted(program, &timeline.lanes[index]);
         timeline.lanes[index].memory = curve;

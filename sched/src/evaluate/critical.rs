@@ -33,7 +33,8 @@ pub(super) fn breakdown(program: &VerifiedProgram, timeline: &Timeline) -> Break
     changes.push((end(lane), false, PRIORITY.len()));
     changes.sort_unstable();
     let mut active = [0u32; PRIORITY.len()];
-    let mut now = SimTime::ZERO;
+    found.add(Activity::Stall, timeline.input_wait);
+    let mut now = SimTime::ZERO + timeline.input_wait;
     for (at, begins, place) in changes {
         let first = active.iter().position(|count| *count > 0);
         let activity = first.map_or(Activity::Bubble, |place| PRIORITY[place]);

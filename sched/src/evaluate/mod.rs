@@ -55,15 +55,9 @@ pub trait Evaluator {
     }
 }
 
-/// The shortest that an iteration can be for its input: tokens of one replica over the rate at which they are delivered, in
-/// nanoseconds; 0 where as many come as are asked for.
-///
-/// Over many iterations what comes early is used later: only the rate counts.
+/// The shortest that an iteration can be for its input, in nanoseconds; 0 where as many tokens come as are asked for.
 pub(crate) fn input_time(workload: &Workload, layout: &Layout) -> u64 {
-    let tokens =
-        f64::from(layout.microbatch_size) * f64::from(layout.microbatches) * f64::from(workload.sequence_length);
-    let seconds = workload.recipe.input_tokens_per_second.map_or(0.0, |rate| tokens / rate);
-    SimDuration::from_seconds(seconds).map_or(u64::MAX >> 2, SimDuration::nanoseconds)
+    layout.input_time(workload).map_or(0, SimDuration::nanoseconds)
 }
 
 /// A prediction for devices of some kinds with its 90 % interval.

@@ -90,6 +90,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
     }
     memory.sort_by_key(|stage| stage.stage);
     let mean = work as f64 / ranks.max(1) as f64;
+    // A simulator's iteration waits for its input; that of another machine may not.
     let took = timeline.end().saturating_since(SimTime::ZERO);
     let input = SimDuration::from_nanoseconds(input_time(&program.workload, &program.layout));
     let iteration = match timeline.clock {

@@ -6,8 +6,8 @@ use cost::{CostModel, GroupPlace};
 use ir::program::unfold::unfold;
 use ir::program::{Message, Stream};
 use ir::{
-    Backend, BackendError, Clock, InstructionId, IterationOutcome, Lane, Op, Problem, Program, Rank, RoleId, SimTime,
-    Span, Timeline, VerifiedProgram,
+    Backend, BackendError, Clock, InstructionId, IterationOutcome, Lane, Op, Problem, Program, Rank, RoleId,
+    SimDuration, SimTime, Span, Timeline, VerifiedProgram,
 };
 use rustc_hash::FxHashMap;
 
@@ -41,7 +41,8 @@ impl Backend for Interpreter<'_> {
         let program = self.program.clone().unwrap();
         self.iterations += 1;
         let lanes = lanes(&program, self.cost);
-        let timeline = Timeline { clock: Clock::Simulated, program: 0, iteration, lanes };
+        let timeline =
+            Timeline { clock: Clock::Simulated, program: 0, iteration, input_wait: SimDuration::ZERO, lanes };
         Ok(IterationOutcome { timeline, loss: None, gradient_norm: None })
     }
 }

@@ -9,7 +9,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use cost::CostModel;
-use ir::{Backend, BackendError, Clock, IterationOutcome, Problem, Rank, Timeline, VerifiedProgram};
+use ir::{
+    Backend, BackendError, Clock, IterationOutcome, Problem, Rank, SimDuration, SimTime, Timeline, VerifiedProgram,
+};
 
 mod beside;
 mod graph;
@@ -82,7 +84,15 @@ impl<Q: Queue<End> + Default> Simulator<Q> {
         let Loaded { program, graph, prices, network, memory, .. } = loaded;
         let stage = Stage { program, graph, prices, network, memory };
         match Run::new(stage, Q::default()).finish() {
-            Ok(lanes) => Ok(Timeline { clock: Clock::Simulated, program: loaded.digest, iteration, lanes }),
+            Ok(lanes) => {
+                let (clock, program, input_wait) = (Clock::Simulated, loaded.digest, SimDuration::ZERO);
+                let timeline = Timeline { clock, program, iteration, input_wait, lanes };
+                // What comes while an iteration runs is there for the next.
+                let input = loaded.program.layout.input_time(&loaded.program.workload);
+                let ran = timeline.end().saturating_since(SimTime::ZERO);
+                let waits = input.map_or(SimDuration::ZERO, |input| input.max(ran) - ran);
+                Ok(timeline.after_input(waits))
+            }
             Err((role, what)) => {
                 let rank: Rank = program.roles[role.index()].ranks.first();
                 Err(BackendError::Stalled { rank, iteration, what })

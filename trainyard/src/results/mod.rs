@@ -131,6 +131,8 @@ pub struct RunReport {
     pub plan: PlanSummary,
     /// Where its ranks were, and what joined them.
     pub ranks: String,
+    /// What they were trained on.
+    pub text: String,
     /// What stopped the ranks each time that they were started again.
     pub lost: Vec<String>,
     /// Iterations that were carried out again for that.
@@ -168,7 +170,7 @@ pub struct RunReport {
     pub loss: Vec<f64>,
     /// Norm of the gradients of each iteration, before clipping.
     pub gradient_norm: Vec<f64>,
-    /// Tokens of the global batch per second.
+    /// Tokens of the global batch per second, without padding.
     pub tokens_per_second: f64,
     /// More work than cores: times then say nothing about accuracy.
     pub oversubscribed: bool,

@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use ir::{Cluster, Model, Problem, Workload};
 
 pub use self::cost::CostChoice;
-pub use data::{DataChoice, ReportChoice, ReportFormat};
+pub use data::{DataChoice, Documents, ReportChoice, ReportFormat, TextFiles};
 pub use failures::{CheckpointChoice, CheckpointInterval, CheckpointStorage, FailureChoice, FailureRate};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
 pub use run::{CheckpointFolder, OnLoss, RunChoice};

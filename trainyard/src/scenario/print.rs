@@ -537,6 +537,19 @@ fn collective(of: &cost::CollectivePoints) -> Value {
 fn data_table(data: &DataChoice) -> Table {
     match data {
         DataChoice::Generated => table([("source", text("generated"))]),
-        DataChoice::File { path } => table([("file", text(path))]),
+        DataChoice::Files(files) => {
+            let key = if files.extensions.is_some() { "folder" } else { "file" };
+            let mut entries = table([(key, text(&files.path))]);
+            if let Some(extensions) = &files.extensions {
+                entries.insert("extensions".to_owned(), Value::Array(extensions.iter().map(text).collect()));
+            }
+            entries.extend(table([
+                ("tokenizer", text(files.tokenizer.as_deref().unwrap_or(data::BYTES))),
+                ("documents", text(files.documents.name())),
+                ("end", text(files.end.as_deref().unwrap_or(data::NONE))),
+                ("packing", text(files.packing.name())),
+            ]));
+            entries
+        }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use exec::checkpoint::{Checkpoints, DataPosition, Found, Refused, Search};
+use exec::checkpoint::{Checkpoints, Found, Refused, Search};
+use exec::data::Dataset;
 use exec::runtime::{CheckpointOptions, Checkpointing, CpuBackend};
 use ir::Problem;
 
 use crate::Error;
 use crate::results::CheckpointSummary;
 use crate::scenario::Loaded;
+use crate::verbs::run::text;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -118,7 +120,8 @@ pub(crate) fn summary(backend: &CpuBackend) -> Option<CheckpointSummary> {
 
 fn look(loaded: &Loaded, path: &Path) -> Result<Search, Error> {
     let (model, workload) = (&loaded.scenario.model, &loaded.scenario.workload);
-    let data = DataPosition::after(workload, 0);
+    let data = Dataset::new(text(loaded)?, workload.sequence_length, workload.seed)
+        .map_err(|problem| loaded.error(vec![problem]))?;
     if Found::is_one(path) {
         return Ok(match Found::at(path, model, &data) {
             Ok(found) => Search { found: Some(found), refused: Vec::new() },

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exec::data::generate;
+use exec::data::{Dataset, Text, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Slow, Stragglers};
 use exec::{Processes, Recovery};
-use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram};
+use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram, Workload};
 use sched::StaticController;
 
 use crate::job::{Decision, Job};
@@ -17,7 +17,7 @@ use crate::scenario::{DataChoice, Loaded};
 use crate::verbs::doctor::available_cores;
 use crate::verbs::keeping::{self, Keeping};
 use crate::verbs::pace::Pace;
-use crate::{Context, Error, policy};
+use crate::{Context, Error, policy, texts};
 
 /// Iterations whose times are not used, while caches and allocators settle.
 const WARM_UP: u32 = 3;
@@ -73,13 +73,14 @@ pub(crate) fn report(
     // A run that keeps its state ends with an iteration; the person who cannot wait asks twice.
     let interrupt = if keeping.keeps() { Arc::default() } else { Arc::clone(&context.interrupt) };
     let options = CpuOptions { interrupt, ..CpuOptions::default() };
-    let (cluster, corpus) = (scenario.cluster.clone(), corpus(job.loaded)?);
+    let (cluster, text) = (scenario.cluster.clone(), text(job.loaded)?);
+    let (tokens, trained_on) = trained(&text, &scenario.workload);
     let words = ranks.words(job, program);
     let backend = match ranks {
-        Ranks::Threads => CpuBackend::new(cluster, corpus, options),
-        Ranks::Gathered(processes) => CpuBackend::over(cluster, corpus, options, processes),
+        Ranks::Threads => CpuBackend::new(cluster, text, options),
+        Ranks::Gathered(processes) => CpuBackend::over(cluster, text, options, processes),
         Ranks::Started(processes, recovery) => {
-            CpuBackend::over(cluster, corpus, options, processes).with_recovery(recovery)
+            CpuBackend::over(cluster, text, options, processes).with_recovery(recovery)
         }
     };
     let first = keeping.first();
@@ -105,13 +106,13 @@ pub(crate) fn report(
     }
     let time_ms = time_ms(&backend, &seen);
     let (iteration_ms, iteration_dispersion) = median_and_dispersion(&seen.times);
-    let tokens = scenario.workload.tokens_per_iteration() as f64;
     let carried_out = backend.program().map_or_else(|| Arc::clone(program), Arc::clone);
     seen.timelines.retain(|timeline| timeline.program == carried_out.digest());
     Ok(RunReport {
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
         ranks: words,
+        text: trained_on,
         lost: backend
             .recovery()
             .map_or_else(Vec::new, |recovery| recovery.causes().iter().map(ToString::to_string).collect()),
@@ -250,13 +251,34 @@ impl Ranks {
     }
 }
 
-/// The bytes to train on.
-fn corpus(loaded: &Loaded) -> Result<Vec<u8>, Error> {
+/// What is trained on.
+pub(crate) fn text(loaded: &Loaded) -> Result<Text, Error> {
     match &loaded.scenario.data {
-        DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES)),
-        DataChoice::File { path } => std::fs::read(path)
-            .map_err(|e| Error::files(path.as_ref(), format!("cannot read the text to train on: {e}"))),
+        DataChoice::Generated => Ok(generate(loaded.scenario.workload.seed, GENERATED_BYTES).into()),
+        DataChoice::Files(files) => texts::read(files).map_err(|problems| loaded.error(problems)),
     }
+}
+
+/// Tokens of an iteration that are trained on, in the mean over an epoch (not the padding of packed documents), and the text
+/// in words.
+fn trained(text: &Text, workload: &Workload) -> (f64, String) {
+    let whole = workload.tokens_per_iteration() as f64;
+    let Ok(data) = Dataset::new(text.clone(), workload.sequence_length, workload.seed) else {
+        // A text that gives no sample is refused in a moment.
+        return (whole, String::new());
+    };
+    let share = data.tokens() as f64 / (data.samples() as f64 * f64::from(data.sequence_length()));
+    let documents = match text.documents() {
+        1 => "one document".to_owned(),
+        many => format!("{many} documents"),
+    };
+    let words = format!(
+        "{documents} of {} tokens; {} sequences in an epoch, {:.1} % of them padding",
+        text.tokens(),
+        data.samples(),
+        100.0 * (1.0 - share)
+    );
+    (whole * share, words)
 }
 
 /// Median, and half the distance between the quartiles over it.

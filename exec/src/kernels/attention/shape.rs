@@ -36,6 +36,57 @@ pub struct Attention {
     pub softmax_scale: f32,
 }
 
+/// An attention over sequences that may hold several documents: no query sees what stands before its document.
+#[derive(Debug, Clone, Copy)]
+pub struct Packed<'a> {
+    /// Its sizes.
+    pub shape: Attention,
+    /// Of each query, `[sequences, queries]`, the position in the sequence at which its document begins; empty where each
+    /// sequence is one document. It never decreases along a sequence.
+    pub starts: &'a [u32],
+}
+
+/// Each sequence is one document.
+impl From<Attention> for Packed<'_> {
+    fn from(shape: Attention) -> Self {
+        Self { shape, starts: &[] }
+    }
+}
+
+impl<'a> Packed<'a> {
+    pub(super) fn assert_sizes(self, queries: usize, keys: usize, values: usize, lse: usize) {
+        self.shape.assert_sizes(queries, keys, values, lse);
+        let tokens = self.shape.sequences * self.shape.queries;
+        assert!(self.starts.is_empty() || self.starts.len() == tokens, "one start of a document per query");
+    }
+
+    /// Which keys the `query`-th query of a sequence sees.
+    #[inline(always)]
+    fn visible(self, sequence: usize, query: usize) -> Range<usize> {
+        let seen = self.shape.visible(query);
+        match self.starts.get(sequence * self.shape.queries + query) {
+            None => seen,
+            Some(start) => {
+                let start = usize::try_from(*start).unwrap_or(usize::MAX).saturating_sub(self.shape.first_key);
+                start.clamp(seen.start, seen.end)..seen.end
+            }
+        }
+    }
+
+    /// Every (sequence, head, tile of queries) with at least one query, in the order in which it is computed.
+    pub(super) fn tiles(self) -> impl Iterator<Item = Tile<'a>> {
+        let Attention { sequences, query_heads, queries, .. } = self.shape;
+        let heads = (0..sequences).flat_map(move |sequence| (0..query_heads).map(move |head| (sequence, head)));
+        heads.flat_map(move |(sequence, head)| {
+            (0..queries).step_by(TILE).map(move |first| {
+                let rows = TILE.min(queries - first);
+                let (from, end) = (self.visible(sequence, first).start, self.visible(sequence, first + rows - 1).end);
+                Tile { shape: self.shape, over: self, sequence, head, first, rows, from, width: end - from }
+            })
+        })
+    }
+}
+
 impl Attention {
     /// Attention of whole sequences with the usual scale `1 / sqrt(head_dim)`.
     #[must_use]
@@ -62,7 +113,7 @@ impl Attention {
         after.saturating_sub(self.window).saturating_sub(self.first_key).min(end)..end
     }
 
-    pub(super) fn assert_sizes(self, queries: usize, keys: usize, values: usize, lse: usize) {
+    fn assert_sizes(self, queries: usize, keys: usize, values: usize, lse: usize) {
         assert!(self.head_dim > 0 && self.key_heads > 0, "heads without elements");
         assert_eq!(self.query_heads % self.key_heads, 0, "query heads do not divide among key heads");
         let rows = self.sequences * self.queries * self.query_heads;
@@ -71,25 +122,13 @@ impl Attention {
         let size = self.sequences * self.keys * self.key_heads * self.head_dim;
         assert_eq!((keys, values), (size, size), "keys or values have not the size of their shape");
     }
-
-    /// Every (sequence, head, tile of queries) with at least one query, in the order in which it is computed.
-    pub(super) fn tiles(self) -> impl Iterator<Item = Tile> {
-        let heads =
-            (0..self.sequences).flat_map(move |sequence| (0..self.query_heads).map(move |head| (sequence, head)));
-        heads.flat_map(move |(sequence, head)| {
-            (0..self.queries).step_by(TILE).map(move |first| {
-                let rows = TILE.min(self.queries - first);
-                let (from, end) = (self.visible(first).start, self.visible(first + rows - 1).end);
-                Tile { shape: self, sequence, head, first, rows, from, width: end - from }
-            })
-        })
-    }
 }
 
 /// Consecutive queries of one head of one sequence, with the keys that any of them sees.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct Tile<'a> {
     shape: Attention,
+    over: Packed<'a>,
     sequence: usize,
     head: usize,
     first: usize,
@@ -100,7 +139,7 @@ pub(super) struct Tile {
     pub(super) width: usize,
 }
 
-impl Tile {
+impl Tile<'_> {
     /// Index of `row` among the rows of `[sequences, queries, query_heads]`.
     #[inline(always)]
     pub(super) fn row(self, row: usize) -> usize {
@@ -110,7 +149,7 @@ impl Tile {
     /// Which of the tile's keys a row sees.
     #[inline(always)]
     pub(super) fn visible(self, row: usize) -> Range<usize> {
-        let seen = self.shape.visible(self.first + row);
+        let seen = self.over.visible(self.sequence, self.first + row);
         // A row that sees nothing may lie before the tile's keys.
         let end = seen.end.saturating_sub(self.from);
         seen.start.saturating_sub(self.from).min(end)..end

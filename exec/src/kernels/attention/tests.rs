@@ -2,7 +2,8 @@ use super::super::testing::{Cases, assert_close, inner, numerical_gradient, wide
 use super::*;
 
 /// Output, then log-sum-exps, by the formula.
-fn twin(shape: Attention, q: &[f64], k: &[f64], v: &[f64]) -> (Vec<f64>, Vec<f64>) {
+fn twin<'a>(over: impl Into<Packed<'a>>, q: &[f64], k: &[f64], v: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let Packed { shape, starts } = over.into();
     let dim = shape.head_dim;
     let group = shape.query_heads / shape.key_heads;
     let (mut out, mut lse) = (Vec::new(), Vec::new());
@@ -12,7 +13,8 @@ fn twin(shape: Attention, q: &[f64], k: &[f64], v: &[f64]) -> (Vec<f64>, Vec<f64
         let key = |key: usize| ((sequence * shape.keys + key) * shape.key_heads + head / group) * dim;
         let sees = |key: &usize| {
             let distance = (shape.first_query + query).checked_sub(shape.first_key + key);
-            distance.is_some_and(|distance| distance < shape.window)
+            let document = starts.get(sequence * shape.queries + query).map_or(0, |start| *start as usize);
+            distance.is_some_and(|distance| distance < shape.window) && shape.first_key + key >= document
         };
         let seen: Vec<usize> = (0..shape.keys).filter(sees).map(key).collect();
         let score = |&key: &usize| {
@@ -46,22 +48,25 @@ impl Inputs {
     }
 }
 
-fn forward(shape: Attention, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f32>, Vec<f32>) {
+fn forward<'a>(over: impl Into<Packed<'a>>, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let over = over.into();
+    let shape = over.shape;
     let (mut out, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; q.len() / shape.head_dim]);
     let mut workspace = AttentionWorkspace { scores: vec![f32::NAN; 7], ..AttentionWorkspace::default() };
-    attention_forward(shape, q, k, v, &mut out, &mut lse, &mut workspace);
+    attention_forward(over, q, k, v, &mut out, &mut lse, &mut workspace);
     (out, lse)
 }
 
-fn backward(shape: Attention, saved: AttentionSaved<'_>, d_out: &[f32]) -> [Vec<f32>; 3] {
+fn backward<'a>(over: impl Into<Packed<'a>>, saved: AttentionSaved<'_>, d_out: &[f32]) -> [Vec<f32>; 3] {
     let gradient = |of: &[f32]| vec![f32::NAN; of.len()];
     let (mut dq, mut dk, mut dv) = (gradient(saved.q), gradient(saved.k), gradient(saved.v));
     let gradients = &mut AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-    attention_backward(shape, saved, d_out, Store::Overwrite, gradients, &mut AttentionWorkspace::default());
+    attention_backward(over, saved, d_out, Store::Overwrite, gradients, &mut AttentionWorkspace::default());
     [dq, dk, dv]
 }
 
-fn check(shape: Attention, inputs: &Inputs) {
+fn check<'a>(over: impl Into<Packed<'a>>, inputs: &Inputs) {
+    let shape = over.into();
     let Inputs { q, k, v, d_out } = inputs;
     let (wide_q, wide_k, wide_v) = (wide(q), wide(k), wide(v));
     let (out, lse) = forward(shape, q, k, v);
@@ -102,6 +107,41 @@ fn a_window_hides_what_lies_before_it() {
             let shape = Attention { window, ..Attention::new(1, length, 2, 1, 1) };
             check(shape, &Inputs::new(cases, shape, 1.5));
         }
+    });
+}
+
+/// Documents of random lengths in each sequence: of each token where its own begins.
+fn documents(cases: &mut Cases, sequences: usize, length: usize) -> Vec<u32> {
+    let mut starts = Vec::new();
+    for _ in 0..sequences {
+        let mut start = 0;
+        for position in 0..length {
+            if cases.size(0, 3) == 0 {
+                start = position;
+            }
+            starts.push(u32::try_from(start).unwrap());
+        }
+    }
+    starts
+}
+
+#[test]
+fn a_document_sees_nothing_of_others() {
+    Cases::run(40, |cases| {
+        let (key_heads, group) = (cases.size(1, 2), cases.size(1, 2));
+        let (sequences, length, dim) = (cases.size(1, 3), cases.size(1, 9), cases.size(1, 4));
+        let window = if cases.size(0, 1) == 0 { usize::MAX } else { cases.size(1, length) };
+        let shape = Attention { window, ..Attention::new(sequences, length, key_heads * group, key_heads, dim) };
+        let starts = documents(cases, sequences, length);
+        check(Packed { shape, starts: &starts }, &Inputs::new(cases, shape, 1.5));
+    });
+    Cases::run(1, |cases| {
+        let length = 2 * TILE + 3;
+        let shape = Attention::new(1, length, 2, 1, 1);
+        // One that begins inside a tile, one that is longer than a tile, one at the end.
+        let start = |at: usize| [0, 5, TILE + 9, length - 1].into_iter().rev().find(|start| *start <= at).unwrap();
+        let starts: Vec<u32> = (0..length).map(|at| u32::try_from(start(at)).unwrap()).collect();
+        check(Packed { shape, starts: &starts }, &Inputs::new(cases, shape, 1.5));
     });
 }
 
@@ -150,10 +190,12 @@ fn pieces_of_keys_merge_into_the_whole() {
     Cases::run(10, |cases| {
         let (length, heads, dim) = (cases.size(2, 90), 2, 3);
         let whole = Attention::new(1, length, heads, 1, dim);
+        let starts = if cases.size(0, 1) == 0 { Vec::new() } else { documents(cases, 1, length) };
+        let packed = Packed { shape: whole, starts: &starts };
         let Inputs { q, k, v, d_out } = Inputs::new(cases, whole, 1.5);
-        let (want_out, want_lse) = forward(whole, &q, &k, &v);
+        let (want_out, want_lse) = forward(packed, &q, &k, &v);
         let saved = AttentionSaved { q: &q, k: &k, v: &v, out: &want_out, lse: &want_lse };
-        let [want_dq, want_dk, want_dv] = backward(whole, saved, &d_out);
+        let [want_dq, want_dk, want_dv] = backward(packed, saved, &d_out);
 
         let (query_cut, key_cut) = (cases.size(1, length - 1), cases.size(1, length - 1));
         let mut workspace = AttentionWorkspace::default();
@@ -167,7 +209,8 @@ fn pieces_of_keys_merge_into_the_whole() {
                     first_key: keys.start,
                     ..whole
                 };
-                (shape, keys.start * dim..keys.end * dim)
+                let starts = if starts.is_empty() { &[] } else { &starts[queries.clone()] };
+                (Packed { shape, starts }, keys.start * dim..keys.end * dim)
             });
             let rows = queries.start * heads..queries.end * heads;
             let elements = rows.start * dim..rows.end * dim;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::socket::Socket;
 use crate::checkpoint::Written;
-use crate::runtime::crew::Batch;
+use crate::data::Batch;
 use crate::runtime::options::Fault;
 use crate::runtime::script::Script;
 use crate::runtime::shared::Report;

@@ -1,6 +1,7 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
 mod beside;
+mod documents;
 mod swarm;
 pub(crate) mod training;
 mod transports;
@@ -27,7 +28,7 @@ use super::shared::Report;
 use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
-use crate::data::Dataset;
+use crate::data::{Batch, Dataset};
 use crate::state::{Part, Progress};
 
 /// Values of a message or collective.
@@ -46,6 +47,11 @@ struct Fake {
     /// Pieces done of an instruction over the second unit, which pauses after each of the first two.
     pieces: u8,
     log: Log,
+}
+
+/// A microbatch of seven tokens, and a target more.
+fn seven() -> Batch {
+    Batch { tokens: vec![0; 7], targets: vec![0; 8], ..Batch::default() }
 }
 
 /// What workers did and got, across threads.
@@ -78,8 +84,8 @@ impl Worker for Fake {
         self.got.clear();
         self.pieces = 0;
     }
-    fn feed(&mut self, microbatch: MicrobatchId, tokens: &[u32], targets: &[u32]) {
-        assert_eq!(tokens.len() + 1, targets.len());
+    fn feed(&mut self, microbatch: MicrobatchId, batch: &Batch) {
+        assert_eq!(batch.tokens.len() + 1, batch.targets.len());
         self.note(format!("feed {microbatch}"), &[]);
     }
     fn compute(
@@ -341,7 +347,7 @@ fn crew(program: Program, cluster: &Cluster, burn: Duration, options: CpuOptions
     let of_workers = Arc::clone(&log);
     let plan = Plan { program, script, wires, capacities, slowdowns };
     let build = move |rank| Ok(Fake::new(rank, burn, Arc::clone(&of_workers)));
-    let crew = Crew::start(plan, options, build, |_, _, _| (vec![0; 7], vec![0; 8])).unwrap();
+    let crew = Crew::start(plan, options, build, |_, _, _| seven()).unwrap();
     (crew, log)
 }
 

@@ -8,7 +8,7 @@ use ir::program::{CollectiveKind, Op, Payload, Peer, RankSet, Role, Stream};
 use ir::{BackendError, ChunkId, MicrobatchId, Program, Rank, RoleId, StageId, ZeroStage};
 
 use super::training::{model, train, workload};
-use super::{BYTES, ELEMENTS, Fake, Log, collective, domain, message, milliseconds, program, relay, taken};
+use super::{BYTES, ELEMENTS, Fake, Log, collective, domain, message, milliseconds, program, relay, seven, taken};
 use crate::data::generate;
 use crate::runtime::crew::{Crew, Plan};
 use crate::runtime::options::{CpuOptions, Fault, FaultKind};
@@ -39,7 +39,7 @@ impl Ranks {
     fn iterate(&mut self, iteration: u64) -> Result<Vec<Report>, BackendError> {
         match self {
             Self::Threads(crew) => crew.iterate(iteration),
-            Self::Processes(processes, stall) => processes.iterate(iteration, *stall, |_, _| (vec![0; 7], vec![0; 8])),
+            Self::Processes(processes, stall) => processes.iterate(iteration, *stall, |_, _| seven()),
         }
     }
 }
@@ -63,7 +63,7 @@ fn try_start(
             let (wires, slowdowns) = (vec![None; script.transactions.len()], vec![1.0; world as usize]);
             let plan = Plan { program, script, wires, capacities: Vec::new(), slowdowns };
             let build = move |rank| Ok(build(rank));
-            return Crew::start(plan, options, build, |_, _, _| (vec![0; 7], vec![0; 8])).map(Ranks::Threads);
+            return Crew::start(plan, options, build, |_, _, _| seven()).map(Ranks::Threads);
         }
         Carrier::Unix => over_unix(world, watchfulness, of_job),
         Carrier::Tcp => over_tcp(world, watchfulness, of_job),

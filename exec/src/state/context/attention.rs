@@ -13,7 +13,7 @@ use ir::{ContextMethod, Recompute};
 use super::Division;
 use crate::kernels::Store;
 use crate::kernels::attention::{
-    Attention, AttentionGradients, AttentionSaved, attention_backward, attention_forward, attention_merge,
+    Attention, AttentionGradients, AttentionSaved, Packed, attention_backward, attention_forward, attention_merge,
 };
 use crate::state::Progress;
 use crate::state::buffers::Held;
@@ -29,6 +29,17 @@ fn between(whole: Attention, division: &Division, query: usize, key: usize) -> A
 fn of_rank(gathered: &[f32], ranks: usize, rank: usize) -> (&[f32], &[f32]) {
     let each = gathered.len() / ranks;
     gathered[rank * each..][..each].split_at(each / 2)
+}
+
+impl<'a> Work<'a> {
+    /// Of all tokens this rank's part of the heads.
+    fn over_exchanged(&self, layer: usize) -> Packed<'a> {
+        let (division, whole) = (&self.dims.context, self.core(layer));
+        let length = division.ranks * division.length;
+        let (heads, kv) = (whole.query_heads / division.ranks, whole.key_heads / division.ranks);
+        let shape = Attention::new(division.sequences, length, heads, kv, whole.head_dim);
+        Packed { shape: Attention { window: whole.window, ..shape }, starts: &self.starts.whole }
+    }
 }
 
 impl Work<'_> {
@@ -106,17 +117,19 @@ impl Work<'_> {
 
     /// Adds the attention to a rank's keys to output and sums.
     fn attend(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
-        let (whole, division) = (self.core(layer), &self.dims.context);
+        let (whole, division, starts) = (self.core(layer), &self.dims.context, self.starts);
         let AttentionSlot { q, out, lse, .. } = &mut self.slot.attention[layer];
         let q = q.as_deref().expect("projected");
         let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
         let mut part = self.pool.take(BufferKind::Workspace, q.len() / division.pieces.len());
         let mut part_lse = self.pool.take_single(BufferKind::Workspace, lse.len() / division.pieces.len());
         let queries = division.each(q).zip(division.each_mut(out)).zip(division.each_mut(lse));
-        for (((query, q), (_, out)), (_, lse)) in queries {
+        for (piece, (((query, q), (_, out)), (_, lse))) in queries.enumerate() {
+            let starts = starts.of_piece(piece, division.piece());
             for (key, (k, v)) in pieces_of(division, rank, k, v).filter(|(key, _)| *key <= query) {
                 let shape = between(whole, division, query, key);
-                attention_forward(shape, q, k, v, &mut part, &mut part_lse, self.attention);
+                let over = Packed { shape, starts };
+                attention_forward(over, q, k, v, &mut part, &mut part_lse, self.attention);
                 attention_merge(out, lse, &part, &part_lse);
             }
         }
@@ -126,20 +139,12 @@ impl Work<'_> {
 
     /// The core over all tokens of this rank's part of the heads.
     fn attend_heads(&mut self, layer: usize) {
-        let shape = self.exchanged_shape(layer);
+        let over = self.over_exchanged(layer);
         let AttentionSlot { q, k, v, out, lse, .. } = &mut self.slot.attention[layer];
         let [q, k, v] = [q, k, v].map(|held| held.as_deref().expect("exchanged"));
         let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
-        attention_forward(shape, q, k, v, out, lse, self.attention);
+        attention_forward(over, q, k, v, out, lse, self.attention);
         self.dims.formats.round(out);
-    }
-
-    fn exchanged_shape(&self, layer: usize) -> Attention {
-        let (division, whole) = (&self.dims.context, self.core(layer));
-        let length = division.ranks * division.length;
-        let (heads, kv) = (whole.query_heads / division.ranks, whole.key_heads / division.ranks);
-        let shape = Attention::new(division.sequences, length, heads, kv, whole.head_dim);
-        Attention { window: whole.window, ..shape }
     }
 
     /// The core of a layer's backward pass, as far as it goes now.
@@ -222,7 +227,7 @@ impl Work<'_> {
 
     /// Adds the gradients through the keys of a rank.
     fn gradients(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
-        let (whole, division) = (self.core(layer), &self.dims.context);
+        let (whole, division, starts) = (self.core(layer), &self.dims.context, self.starts);
         let AttentionSlot { q, out, lse, d_out, dq, d_gathered, .. } = &mut self.slot.attention[layer];
         let [q, out, lse, d_out] = [q, out, lse, d_out].map(|held| held.as_deref().expect("kept for the core"));
         let dq = dq.as_mut().expect("begun");
@@ -230,19 +235,21 @@ impl Work<'_> {
         let each = all.len() / division.ranks;
         let (dk, dv) = all[rank * each..][..each].split_at_mut(each / 2);
         let queries = division.each(q).zip(division.each(out)).zip(division.each(lse)).zip(division.each(d_out));
-        for (((((query, q), (_, out)), (_, lse)), (_, d_out)), (_, dq)) in queries.zip(division.each_mut(dq)) {
+        let queries = queries.zip(division.each_mut(dq)).enumerate();
+        for (piece, (((((query, q), (_, out)), (_, lse)), (_, d_out)), (_, dq))) in queries {
+            let starts = starts.of_piece(piece, division.piece());
             let keys = pieces_of(division, rank, k, v).zip(division.each_mut(dk)).zip(division.each_mut(dv));
             for (((key, (k, v)), (_, dk)), (_, dv)) in keys.filter(|(((key, _), _), _)| *key <= query) {
-                let shape = between(whole, division, query, key);
+                let over = Packed { shape: between(whole, division, query, key), starts };
                 let saved = AttentionSaved { q, k, v, out, lse };
                 let mut gradients = AttentionGradients { dq, dk, dv };
-                attention_backward(shape, saved, d_out, Store::Accumulate, &mut gradients, self.attention);
+                attention_backward(over, saved, d_out, Store::Accumulate, &mut gradients, self.attention);
             }
         }
     }
 
     fn gradients_of_heads(&mut self, layer: usize) {
-        let (shape, kind) = (self.exchanged_shape(layer), self.gradient_kind());
+        let (over, kind) = (self.over_exchanged(layer), self.gradient_kind());
         if self.slot.attention[layer].lse.is_none() {
             debug_assert_eq!(self.recompute, Recompute::Selective);
             let kept = self.slot.attention[layer].out.take();
@@ -260,7 +267,7 @@ impl Work<'_> {
         let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
         let saved = AttentionSaved { q: &q, k: &k, v: &v, out: &out, lse: &lse };
         let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        attention_backward(shape, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
+        attention_backward(over, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
         for held in [q, k, v, out, lse, d_out] {
             self.pool.give(held);
         }

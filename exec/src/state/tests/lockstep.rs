@@ -7,6 +7,7 @@ use ir::program::{CollectiveKind, Direction, Message, Op, Payload};
 use ir::{Bytes, GroupId, MicrobatchId, Rank, VerifiedProgram};
 
 use super::super::{NotFinite, Progress, RankState, Weights};
+use crate::data::Batch;
 
 type MessageKey = (Rank, Rank, u32, bool, MicrobatchId);
 
@@ -78,7 +79,9 @@ impl Lockstep {
                 let own = &sequences[(replica * microbatches + microbatch) * size..][..size];
                 let tokens: Vec<u32> = own.iter().flat_map(|s| s[..s.len() - 1].to_vec()).collect();
                 let targets: Vec<u32> = own.iter().flat_map(|s| s[1..].to_vec()).collect();
-                rank.feed(MicrobatchId::at(microbatch), &tokens, &targets);
+                let counted = self.program.workload.tokens_per_iteration();
+                let batch = Batch { tokens, targets, starts: Vec::new(), counted };
+                rank.feed(MicrobatchId::at(microbatch), &batch);
             }
         }
     }
