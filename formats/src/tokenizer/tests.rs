@@ -2,8 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The tokenizer of the scenario `own-text`, which Hugging Face's `tokenizers` 0.23.3 trained.
-const TINY: &str = include_str!("../../../scenarios/own-text/tokenizer.json");
+/// The tokenizer of the example `own-text`, which Hugging Face's `tokenizers` 0.23.3 trained.
+const TINY: &str = include_str!("../../../examples/own-text/tokenizer.json");
 
 const LLAMA: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 

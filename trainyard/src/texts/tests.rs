@@ -113,7 +113,7 @@ fn every_bad_file_is_named_at_once() {
 
 #[test]
 fn tokenizers_and_their_faults_are_read_with_the_texts() {
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/own-text/tokenizer.json");
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/own-text/tokenizer.json");
     let temporary = tempfile::tempdir().unwrap();
     write(temporary.path(), &[("a.txt", b"Ada was"), ("b.txt", b"a baker")]);
     let mut asked = folder(temporary.path());
@@ -138,5 +138,51 @@ fn tokenizers_and_their_faults_are_read_with_the_texts() {
         &[("a.txt", b"a b")],
         |asked| (asked.tokenizer, asked.end) = (Some(own.to_owned()), Some("<|endoftex|>".to_owned())),
         &["data.end: `<|endoftex|>` is no added token of the tokenizer (did you mean `<|endoftext|>`?)"],
+    );
+}
+
+fn example(change: impl FnOnce(String) -> String) -> Result<crate::Loaded, crate::Error> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/own-text");
+    let text = std::fs::read_to_string(folder.join("scenario.toml")).unwrap();
+    crate::scenario::parse("scenario.toml", &change(text), &folder)
+}
+
+#[test]
+fn the_example_trains_on_its_texts() {
+    let loaded = example(|text| text.replace("iterations = 12", "iterations = 4")).unwrap_or_else(|e| panic!("{e}"));
+    let again = crate::scenario::parse("again.toml", &loaded.scenario.to_toml(), Path::new(""));
+    assert_eq!(again.unwrap_or_else(|e| panic!("{e}")).scenario, loaded.scenario);
+    let report = crate::run(&loaded, &crate::Context::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.loss.len() == 4 && report.loss[3] < report.loss[0], "{:?}", report.loss);
+    // Untrained, all 384 tokens are as likely.
+    assert!((report.loss[0] - 384f64.ln()).abs() < 0.5, "{:?}", report.loss);
+    assert!(report.text.starts_with("180 documents of "), "{}", report.text);
+    let small = example(|text| text.replace("vocabulary = 384", "vocabulary = 300")).unwrap_or_else(|e| panic!("{e}"));
+    let error = crate::run(&small, &crate::Context::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("the tokenizer knows 384 tokens, and a vocabulary of 300 cannot hold all of them"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_data_sections_are_refused() {
+    let check = |from: &str, to: &str, expect: &[&str]| {
+        let error = match example(|text| text.replace(from, to)) {
+            Ok(_) => panic!("{to} was read"),
+            Err(error) => error.to_string(),
+        };
+        assert!(expect.iter().all(|part| error.contains(part)), "{to}: {error}");
+    };
+    check("folder = \"texts\"", "folder = \"tekst\"", &["data.folder", "cannot read", "tekst"]);
+    check("folder = \"texts\"", "folder = \"scenario.toml\"", &["is a file", "name it as `file`"]);
+    check("folder = \"texts\"", "file = \"texts\"", &["is a folder", "name it as `folder`"]);
+    check("folder = \"texts\"", "folder = \"texts\"\nfile = \"scenario.toml\"", &["exclude each other"]);
+    check("folder = \"texts\"", "folder = \"texts\"\nsource = \"generated\"", &["exclude each other"]);
+    check("folder = \"texts\"\n", "", &["data.tokenizer", "data.packing", "says how files are read"]);
+    check(
+        "packing = \"documents\"",
+        "packing = \"document\"\nextensions = []",
+        &["is none of: concatenate, documents", "did you mean `documents`?", "no file has none of no endings"],
     );
 }
