@@ -350,17 +350,12 @@ fn read_failures(table: &Table<'_>, cluster: Option<&Cluster>) -> Option<Failure
         missing(table, "hang_share", "no failure would wait for the watchdog", "such as hang_share = 1.0");
         return None;
     }
-    if repair.is_none() {
-        for key in ["spares", "repair_share"].into_iter().filter(|key| table.has(key)) {
-            let message = format!("`{key}` says nothing where a node that fails is replaced at once");
-            missing(
-                table,
-                "repair",
-                &message,
-                "such as repair = \"20h\" or repair = { median = \"20h\", mean = \"5d\" }",
-            );
-            return None;
-        }
+    if repair.is_none()
+        && let Some(key) = ["spares", "repair_share"].into_iter().find(|key| table.has(key))
+    {
+        let message = format!("`{key}` says nothing where a node that fails is replaced at once");
+        missing(table, "repair", &message, "such as repair = \"20h\" or repair = { median = \"20h\", mean = \"5d\" }");
+        return None;
     }
     let (duration, runs) = (duration?, runs?);
     if let Some(cluster) = cluster {
