@@ -145,7 +145,8 @@ impl LongRunSummary {
     /// The section of a page.
     #[must_use]
     pub fn section(&self) -> Section {
-        let heading = format!("{} days with checkpoints and failures", show::number(self.duration_days));
+        let days = (self.duration_days * 100.0).round() / 100.0;
+        let heading = format!("{days} days with checkpoints and failures");
         let note = format!(
             "Goodput {}: median of {} simulated runs and what nine of ten lie between; by the closed form {}.",
             self.goodput_words(),
