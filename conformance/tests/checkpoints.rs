@@ -10,7 +10,7 @@ use exec::runtime::{CheckpointOptions, Checkpointing, CpuBackend, CpuOptions, On
 use exec::state::{RecordedRouting, Routing};
 use ir::{Backend as _, Plan, Precision};
 use sched::Folding;
-use trainyard_conformance::dice::for_each_seed;
+use trainyard_conformance::dice::for_each_long_seed;
 use trainyard_conformance::swarm::Case;
 
 const ITERATIONS: u64 = 10;
@@ -103,7 +103,7 @@ fn another(case: &Case, seed: u64, draw: fn(u64, u32) -> Case) -> Case {
 #[test]
 fn any_plan_goes_on_from_what_another_wrote() {
     let mut others = 0;
-    for_each_seed(30, |seed| {
+    for_each_long_seed(30, |seed| {
         let case = Case::trained(seed, 8);
         let other = another(&case, seed, Case::trained);
         others += u32::from(other.plan.world() > 1);
@@ -118,7 +118,7 @@ fn any_plan_goes_on_from_what_another_wrote() {
 /// The same of experts and of sequences that ranks share, with the routing of one run.
 #[test]
 fn experts_and_shared_sequences_go_on_from_what_another_plan_wrote() {
-    for_each_seed(20, |seed| {
+    for_each_long_seed(20, |seed| {
         let case = Case::trained_wide(seed, 8);
         let other = another(&case, seed, Case::trained_wide);
         let recorded = Arc::new(std::sync::Mutex::new(RecordedRouting::default()));

@@ -218,7 +218,8 @@ impl CpuBackend {
         let reports = match (&loaded.crew, &mut self.processes) {
             (Some(crew), _) => crew.iterate(iteration),
             (None, Some(processes)) => {
-                let feed = |rank, microbatch| part(&loaded.flat, &loaded.current, rank, microbatch);
+                let batch = loaded.current.lock().unwrap_or_else(PoisonError::into_inner);
+                let feed = |rank, microbatch| part(&loaded.flat, &batch, rank, microbatch);
                 processes.iterate(iteration, self.options.stall_timeout, feed)
             }
             (None, None) => unreachable!("a loaded program has ranks"),
@@ -306,7 +307,9 @@ impl CpuBackend {
             }
         };
         let (program, current) = (Arc::clone(&plan.program), Arc::clone(current));
-        let feed = move |rank, _, microbatch| part(&program, &current, rank, microbatch);
+        let feed = move |rank, _, microbatch| {
+            part(&program, &current.lock().unwrap_or_else(PoisonError::into_inner), rank, microbatch)
+        };
         Crew::start(plan, self.options.clone(), build, feed)
     }
 }
@@ -471,13 +474,12 @@ fn place(program: &Program, rank: Rank) -> (u32, u32) {
 
 /// The sequences of a microbatch: replicas take contiguous parts of the global batch in order, each as much as its share,
 /// and their microbatches the parts of that in order.
-fn part(program: &Program, current: &Current, rank: Rank, microbatch: MicrobatchId) -> Batch {
+pub(super) fn part(program: &Program, batch: &Batch, rank: Rank, microbatch: MicrobatchId) -> Batch {
     let layout = &program.layout;
     let (replica, _) = place(program, rank);
     let before = u32::try_from(layout.microbatches_before(replica)).expect("a batch of fewer sequences than u32");
     let first = ((before + microbatch.raw()) * layout.microbatch_size) as usize;
     let sequences = first..first + layout.microbatch_size as usize;
-    let batch = current.lock().unwrap_or_else(PoisonError::into_inner);
     batch.part(sequences, program.workload.sequence_length as usize)
 }
 

@@ -123,7 +123,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use ir::timeline::Span;
-    use ir::{Clock, InstructionId, SimTime, ZeroStage};
+    use ir::{Clock, InstructionId, SimDuration, SimTime, ZeroStage};
 
     use super::*;
     use crate::runtime::tests::training::{model, workload};
@@ -148,7 +148,8 @@ mod tests {
                 Lane { role: RoleId::new(0), rank: Rank::new(rank), multiplicity: 1, spans, memory: Vec::new() }
             };
             let lanes = (0..replicas).map(lane).collect();
-            let timeline = Timeline { clock: Clock::Measured, program: 1, iteration, lanes };
+            let timeline =
+                Timeline { clock: Clock::Measured, program: 1, iteration, input_wait: SimDuration::ZERO, lanes };
             told.extend(stragglers.look(&program, &timeline).iter().map(ToString::to_string));
         }
         assert_eq!(told, expect);

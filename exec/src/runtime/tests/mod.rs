@@ -464,19 +464,19 @@ fn every_sequence_is_somebodys() {
         program.layout.microbatch_size = size;
         program.workload.global_batch = size * counts.iter().sum::<u32>();
         let all = program.workload.global_batch;
-        let mut wanted = (Vec::new(), Vec::new());
-        (0..all).for_each(|index| data.sample(1, all, index, &mut wanted.0, &mut wanted.1));
+        program.workload.sequence_length = data.sequence_length();
+        let batch = data.batch(u64::from(all), all);
         for position in 0..2 {
-            let mut found = (Vec::new(), Vec::new());
+            let mut found = Batch { counted: batch.counted, ..Batch::default() };
             for (replica, count) in (0u32..).zip(&counts) {
                 let rank = Rank::new(position * program.layout.per_position() + replica);
                 for microbatch in (0..*count).map(ir::MicrobatchId::new) {
-                    let (tokens, targets) = super::backend::batch(&program, &data, rank, 1, microbatch);
-                    found.0.extend(tokens);
-                    found.1.extend(targets);
+                    let part = super::backend::part(&program, &batch, rank, microbatch);
+                    found.tokens.extend(part.tokens);
+                    found.targets.extend(part.targets);
                 }
             }
-            assert!(found == wanted, "{counts:?} of {size}");
+            assert!(found == batch, "{counts:?} of {size}");
         }
     }
 }
