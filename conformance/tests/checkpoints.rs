@@ -102,8 +102,9 @@ fn another(case: &Case, seed: u64, draw: fn(u64, u32) -> Case) -> Case {
 /// Both ways, and on to itself: every sharing, recomputation, offload, precision and stage of the swarm of dense models.
 #[test]
 fn any_plan_goes_on_from_what_another_wrote() {
-    let mut others = 0;
+    let (mut all, mut others) = (0, 0);
     for_each_long_seed(30, |seed| {
+        all += 1;
         let case = Case::trained(seed, 8);
         let other = another(&case, seed, Case::trained);
         others += u32::from(other.plan.world() > 1);
@@ -112,7 +113,7 @@ fn any_plan_goes_on_from_what_another_wrote() {
         check(&case, &other, &alone, &Routing::Free);
         check(&other, &case, &alone, &Routing::Free);
     });
-    assert!(others >= 10, "only {others} of the other plans have several ranks");
+    assert!(3 * others >= all, "only {others} of {all} other plans have several ranks");
 }
 
 /// The same of experts and of sequences that ranks share, with the routing of one run.

@@ -16,7 +16,7 @@ use ir::{
 };
 use sched::Folding;
 use trainyard_conformance::clusters;
-use trainyard_conformance::dice::for_each_long_seed;
+use trainyard_conformance::dice::{for_each_long_seed, for_each_seed};
 use trainyard_conformance::swarm::Case;
 use trainyard_conformance::workspace::root;
 
@@ -236,7 +236,7 @@ fn divided_sequences_and_experts_train_as_one_rank_does() {
 #[test]
 fn packed_documents_train_as_on_one_rank() {
     let mut ways = BTreeSet::new();
-    for_each_long_seed(40, |seed| {
+    for_each_seed(40, |seed| {
         let case = Case::tiny_wide(seed, 8);
         let balanced = case.model.variants.experts.is_some();
         if case.plan.mesh.context == 1 || balanced {

@@ -145,6 +145,11 @@ impl Model {
     #[must_use]
     pub fn kinds_of(&self, first: u32, layers: u32) -> ([u32; 5], [u32; 2]) {
         let (mut mixers, mut parts) = ([0; 5], [0; 2]);
+        if self.variants.pattern.is_empty() {
+            let inside = self.layers.min(first + layers).saturating_sub(first);
+            (mixers[Mixer::Attention as usize], parts[FeedForward::Dense as usize]) = (inside, inside);
+            return (mixers, parts);
+        }
         let (mut start, end) = (0, first + layers);
         for run in self.runs() {
             let stop = start + run.layers;

@@ -204,6 +204,9 @@ pub fn unit_counts(model: &Model, chunk: &Chunk, units: UnitRange) -> UnitCounts
     let mut counts = UnitCounts::default();
     for (half, counts) in [&mut counts.recomputed, &mut counts.kept].into_iter().enumerate() {
         let [norms, mixers, part_norms, parts] = ranges.map(|range| (range[half], range[half + 1] - range[half]));
+        if norms.1 + mixers.1 + part_norms.1 + parts.1 == 0 {
+            continue;
+        }
         let kinds = |(start, layers): (u32, u32)| {
             if layers == 0 { ([0; 5], [0; 2]) } else { model.kinds_of(chunk.first_layer + start, layers) }
         };

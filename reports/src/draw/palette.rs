@@ -121,7 +121,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
-        assert_eq!(all, 7 + 4 + 2 * (Activity::COUNT + 8 + 9 + 4));
+        assert_eq!(all, 7 + 4 + 2 * (Activity::COUNT + 8 + 9 + 3));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct Amounts<'a> {
     shape: Shape<'a>,
     chunk: &'a Chunk,
     known: Vec<(What, Like, Bytes)>,
+    /// The range that was asked for last, and what it holds: several amounts of one range are asked for in a row.
+    last: Option<(UnitRange, Like)>,
 }
 
 /// Ranges that hold like units.
@@ -32,7 +34,7 @@ type Like = ir::counts::UnitCounts;
 
 impl<'a> Amounts<'a> {
     pub(super) const fn new(shape: Shape<'a>, chunk: &'a Chunk) -> Self {
-        Self { shape, chunk, known: Vec::new() }
+        Self { shape, chunk, known: Vec::new(), last: None }
     }
     pub(super) fn kept(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Kept, units)
@@ -55,7 +57,11 @@ impl<'a> Amounts<'a> {
 
     fn find(&mut self, what: What, units: UnitRange) -> Bytes {
         let (shape, chunk) = (self.shape, self.chunk);
-        let like = ir::counts::unit_counts(shape.model, chunk, units);
+        let like = match self.last {
+            Some((range, like)) if range == units => like,
+            Some(_) | None => ir::counts::unit_counts(shape.model, chunk, units),
+        };
+        self.last = Some((units, like));
         let same = self.known.iter().find(|(known, ranges, _)| *known == what && *ranges == like);
         if let Some((_, _, bytes)) = same {
             return *bytes;

@@ -59,7 +59,8 @@ fn copies_of_shards_are_summed_beside_the_backward_pass() {
     let (model, work) = (large(32), workload(4096, 32));
     let with = |overlap: bool, zero: ZeroStage| {
         ask(&model, &work, 4, [32, 1, 1, 1], |plan| {
-            (plan.zero, plan.sharing.shard, plan.sharing.prefetch) = (zero, Some(8), true);
+            (plan.zero, plan.sharing.shard) = (zero, Some(8));
+            plan.sharing.prefetch = zero == ZeroStage::Zero3;
             plan.overlap_gradients = overlap;
         })
     };
@@ -71,7 +72,8 @@ fn copies_of_shards_are_summed_beside_the_backward_pass() {
         assert!(exposed(&beside, Activity::Data) < 0.5 * exposed(&apart, Activity::Data), "{:?}", beside.breakdown);
         let cost = analytic(dgx(4));
         let mut asked = plan(&model, &work, [32, 1, 1, 1], Schedule::OneForwardOneBackward);
-        (asked.zero, asked.sharing.shard, asked.sharing.prefetch) = (zero, Some(8), true);
+        (asked.zero, asked.sharing.shard) = (zero, Some(8));
+        asked.sharing.prefetch = zero == ZeroStage::Zero3;
         let carried = OnBackend::new(&model, &work, &cost, Interpreter::new(&cost)).evaluate(&asked).unwrap();
         assert_eq!(carried.iteration, beside.iteration);
     }
