@@ -14,6 +14,7 @@
 
 pub mod hugging_face;
 pub mod measured_runs;
+pub mod megatron;
 pub mod nccl_tests;
 pub mod tokenizer;
 pub mod topology;

@@ -1,0 +1,83 @@
+#!/bin/bash
+# 175B on sixteen nodes.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-16}
+MASTER_ADDR=localhost
+MASTER_PORT=6000
+NODE_RANK=0
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+
+CHECKPOINT_PATH=$1 #<where to keep checkpoints>
+VOCAB_FILE=$2
+DATA_PATH=$3
+
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+    --master_addr $MASTER_ADDR
+    --master_port $MASTER_PORT
+)
+
+GPT_MODEL_ARGS=(
+    --num-layers 96
+    --hidden-size 12288
+    --num-attention-heads 96
+    --seq-length 2048
+    --max-position-embeddings 2048
+    --vocab-size 50257 # before padding
+)
+
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 1536
+    --train-iters 500000
+    --weight-decay 0.1
+    --adam-beta1 0.9
+    --adam-beta2 0.95
+    --init-method-std 0.006
+    --clip-grad 1.0
+    --bf16
+    --lr 6.0e-5
+    --lr-decay-style cosine
+    --min-lr 6.0e-6
+    --lr-warmup-fraction .001
+    --use-flash-attn
+)
+
+PIPELINE=16
+MODEL_PARALLEL_ARGS=(
+	--tensor-model-parallel-size 8
+	--pipeline-model-parallel-size ${PIPELINE}
+	--num-layers-per-virtual-pipeline-stage $((96 / PIPELINE / 2))
+	--sequence-parallel
+	--use-distributed-optimizer
+	--recompute-activations
+)
+
+DATA_ARGS=(
+    --data-path "$DATA_PATH"
+    --vocab-file $VOCAB_FILE
+    --split 949,50,1
+)
+
+EVAL_AND_LOGGING_ARGS=(
+    --log-interval 100
+    --save-interval 10000
+    --eval-interval 1000
+    --save "$CHECKPOINT_PATH"
+    --load $CHECKPOINT_PATH
+    --eval-iters 10
+)
+
+cat <<END
+--num-layers 1 is no option here: python other.py
+END
+
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
+    ${GPT_MODEL_ARGS[@]} \
+    ${TRAINING_ARGS[@]} \
+    "${MODEL_PARALLEL_ARGS[@]}" \
+    ${DATA_ARGS[@]} \
+    ${EVAL_AND_LOGGING_ARGS[@]}
