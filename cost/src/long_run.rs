@@ -103,7 +103,7 @@ impl ExpectedShares {
     }
 }
 
-/// What is expected of elapsed time. See the [module](self) for the equations.
+/// What is expected of elapsed time. The equations stand at the head of its module.
 #[must_use]
 pub fn expected_shares(checkpointing: &Checkpointing, failing: &Failing) -> ExpectedShares {
     let rate = failing.per_second;
