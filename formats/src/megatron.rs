@@ -52,7 +52,7 @@ impl Run {
     /// # Errors
     /// Every reason why the degrees do not divide them, the batch or the layers.
     pub fn plan(&self, devices: u64) -> Result<Plan, Vec<Problem>> {
-        self.division.plan(&self.model, &self.workload, devices)
+        self.division.plan(&self.workload, devices)
     }
 }
 

@@ -249,7 +249,7 @@ fn sharing(options: &mut Options<'_>, model: &Model) -> Sharing {
 
 impl Division {
     /// The plan on so many devices.
-    pub(super) fn plan(&self, _model: &Model, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
+    pub(super) fn plan(&self, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
         let pipeline = u32::try_from(self.stages.len()).expect("few stages");
         let each = u64::from(self.tensor) * u64::from(pipeline) * u64::from(self.mesh.context);
         let mut problems = Vec::new();

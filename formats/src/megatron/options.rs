@@ -229,6 +229,7 @@ impl<'t> Options<'t> {
     /// Every option that nobody read: known to change nothing, refused, or unknown.
     pub(super) fn finish(&mut self) {
         let rest = self.given.keys().filter(|name| !self.is_read(name)).cloned().collect::<Vec<_>>();
+        let known = self.read.iter().copied().chain(names::unread()).collect::<Vec<_>>();
         let mut unseen = Vec::new();
         for name in rest {
             if let Some((_, why, hint)) = names::REFUSED.iter().find(|(refused, ..)| *refused == name) {
@@ -248,7 +249,7 @@ impl<'t> Options<'t> {
             } else if self.is_complete && !names::looks_like_model(&name) {
                 unseen.push(name);
             } else {
-                let hint = nearest(&name, &names::all())
+                let hint = nearest(&name, &known)
                     .unwrap_or_else(|| "leave it out if it changes neither the model nor its division".to_owned());
                 self.fault(&name, "is not an option that is known here", hint);
             }
