@@ -362,3 +362,29 @@ pub(crate) fn thread_cpu_nanoseconds() -> u64 {
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .unwrap_or_else(wall)
 }
+
+/// What `nanoseconds`, promised on the machine where the figures of speed were taken, are on this one: more where this
+/// one, or what runs beside, makes the same fixed work take longer; never less.
+pub(crate) fn promised(nanoseconds: u64) -> u64 {
+    /// What [`fixed_work`] takes at best on one of two cores of an AMD EPYC at rest.
+    const AT_REST: u64 = 17_000;
+    let best = (0..200).map(|_| fixed_work()).min().unwrap();
+    nanoseconds * best.max(AT_REST) / AT_REST
+}
+
+/// Nanoseconds that a piece of work takes which never changes, and which is like what estimates do: look-ups by hash,
+/// divisions, small allocations.
+fn fixed_work() -> u64 {
+    let start = std::time::Instant::now();
+    let mut known = std::collections::HashMap::new();
+    let mut sum = 0.0;
+    for key in 0..400_u64 {
+        known.insert(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), vec![key; 8]);
+    }
+    for key in 0..400_u64 {
+        let row = &known[&key.wrapping_mul(0x9e37_79b9_7f4a_7c15)];
+        sum += row.iter().map(|value| 1.0 / (1.0 + *value as f64)).sum::<f64>();
+    }
+    std::hint::black_box(sum);
+    u64::try_from(start.elapsed().as_nanos()).unwrap()
+}

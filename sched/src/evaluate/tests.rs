@@ -10,8 +10,8 @@ use super::recurrence::{Interleaving, gpipe, one_forward_one_backward};
 use super::*;
 use crate::schedules::{self, CellTimes, Order, dry_run, group_size};
 use crate::testing::{
-    Interpreter, analytic, dgx, gpt3, plan, random, random_case, random_wide_case, small_model, thread_cpu_nanoseconds,
-    with_experts, workload,
+    Interpreter, analytic, dgx, gpt3, plan, promised, random, random_case, random_wide_case, small_model,
+    thread_cpu_nanoseconds, with_experts, workload,
 };
 
 /// Random times of passes and messages.

@@ -1,6 +1,7 @@
-//! How long estimates take, the best of many short tries, of which some are not interrupted.
+//! How long estimates take, the best of many short tries, of which some are not interrupted. What is promised is stretched
+//! by what a fixed piece of work takes on the machine at hand; instruction counts (`benches/`) hold the code itself.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ir::{Recompute, Schedule};
 
@@ -19,15 +20,15 @@ fn gpt3_takes_microseconds() {
     }
     let first = plans.iter().map(|plan| closed.evaluate(plan).unwrap()).collect::<Vec<_>>();
     // The best of many short batches: a batch is seldom interrupted.
-    let mut best = std::time::Duration::MAX;
+    let mut best = Duration::MAX;
     for _ in 0..200 {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         for _ in 0..10 {
             assert_eq!(closed.evaluate(&plans[0]).unwrap().iteration, first[0].iteration);
         }
         best = best.min(start.elapsed() / 10);
     }
-    assert!(cfg!(debug_assertions) || best.as_nanos() < 20_000, "{best:?} an evaluation");
+    assert!(cfg!(debug_assertions) || best.as_nanos() < u128::from(promised(20_000)), "{best:?} an evaluation");
     // Interleaving shortens, full recomputation lengthens: as in Narayanan et al. 2021 and Korthikanti et al. 2022.
     assert!(first[1].iteration < first[0].iteration && first[0].iteration < first[2].iteration);
     assert!(memory_problems(&first[0]).is_empty(), "{:?}", first[0].memory[0]);
@@ -67,24 +68,25 @@ fn estimates_take_microseconds_and_prices_are_soon_found() {
         assert_eq!(prediction.breakdown.total(), prediction.iteration);
         let [again, first] = times(&plan, &model, &work, &cost);
         assert!(
-            cfg!(debug_assertions) || (again < 50_000 && first < 700_000),
+            cfg!(debug_assertions) || (again < promised(50_000) && first < promised(700_000)),
             "{name}: {again} ns an estimate, {first} ns the first"
         );
     }
 }
 
 /// Nanoseconds of an estimate whose prices are known and of the first one, the best of some tries.
-fn times(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload, cost: &cost::CostModel) -> [u128; 2] {
-    let [mut again, mut first] = [u128::MAX; 2];
+fn times(plan: &ir::Plan, model: &ir::Model, work: &ir::Workload, cost: &cost::CostModel) -> [u64; 2] {
+    let nanoseconds = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap();
+    let [mut again, mut first] = [u64::MAX; 2];
     for _ in 0..40 {
         let mut closed = ClosedForm::new(model, work, cost);
         let start = Instant::now();
         let prediction = closed.evaluate(plan).unwrap_or_else(|no| panic!("{:?}", no.reasons));
-        first = first.min(start.elapsed().as_nanos());
+        first = first.min(nanoseconds(start));
         for _ in 0..10 {
             let start = Instant::now();
             assert_eq!(closed.evaluate(plan).unwrap().iteration, prediction.iteration);
-            again = again.min(start.elapsed().as_nanos());
+            again = again.min(nanoseconds(start));
         }
     }
     [again, first]
@@ -97,11 +99,11 @@ fn split_backward_passes_and_explicit_grids_are_no_slower() {
     let cost = analytic(dgx(128));
     let split = plan(&model, &work, [16, 8, 8, 1], Schedule::ZeroBubbleH1);
     let [again, first] = times(&split, &model, &work, &cost);
-    assert!(cfg!(debug_assertions) || again < 50_000, "{again} ns, first {first} ns");
+    assert!(cfg!(debug_assertions) || again < promised(50_000), "{again} ns, first {first} ns");
     let grid = schedules::grid(&Schedule::ZeroBubbleH1, 8, 1, 96).unwrap();
     let written = ir::Plan { schedule: Schedule::Explicit(grid), ..split };
     let [again, first] = times(&written, &model, &work, &cost);
-    assert!(cfg!(debug_assertions) || again < 400_000, "{again} ns, first {first} ns");
+    assert!(cfg!(debug_assertions) || again < promised(400_000), "{again} ns, first {first} ns");
 }
 
 /// Llama 3.1 405B on 16,384 devices: as soon known as a small cluster's plans, for its ranks repeat themselves.
@@ -115,5 +117,8 @@ fn prices_of_sixteen_thousand_ranks_are_soon_found() {
     let mut large = plan(&model, &work, [128, 8, 16, 1], Schedule::OneForwardOneBackward);
     large.stages.iter_mut().for_each(|stage| stage.recompute = Recompute::Selective);
     let [again, first] = times(&large, &model, &work, &cost);
-    assert!(cfg!(debug_assertions) || (again < 50_000 && first < 300_000), "{again} ns, first {first} ns");
+    assert!(
+        cfg!(debug_assertions) || (again < promised(50_000) && first < promised(300_000)),
+        "{again} ns, first {first} ns"
+    );
 }

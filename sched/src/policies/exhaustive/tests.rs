@@ -5,7 +5,9 @@ use ir::{Bytes, Schedule};
 
 use super::*;
 use crate::evaluate::ClosedForm;
-use crate::testing::{analytic, dgx, gpt3, random, random_wide_case, small_model, thread_cpu_nanoseconds, workload};
+use crate::testing::{
+    analytic, dgx, gpt3, promised, random, random_wide_case, small_model, thread_cpu_nanoseconds, workload,
+};
 
 const BUDGET: u64 = 1 << 40;
 
@@ -121,7 +123,7 @@ fn all_plans_of_gpt3_on_1024_devices_take_two_seconds() {
     let found =
         Exhaustive::default().plan(&ask, &mut ClosedForm::new(&model, &work, &cost), BUDGET, &mut |_, _| {}).unwrap();
     let time = thread_cpu_nanoseconds() - start;
-    assert!(cfg!(debug_assertions) || time < 2_000_000_000, "{time} ns");
+    assert!(cfg!(debug_assertions) || time < promised(2_000_000_000), "{time} ns");
     let (best, losers) = found.split_first().unwrap();
     let winner = best.evaluation.as_ref().unwrap();
     assert!(fits(winner) && best.reasons[0].starts_with("fastest of "), "{:?}", best.reasons);
