@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ir::grid::{Action, Cell, Grid};
 use ir::{
     AdamW, AttentionKernel, ChunkId, Cluster, CollectiveAlgorithm, DeviceId, MicrobatchId, MlpKind, Model, NormKind,
-    Plan, Positions, Precision, Recompute, Schedule, StagePlan, VerifiedProgram, Workload, ZeroStage,
+    Plan, Positions, Precision, Recompute, Schedule, StagePlan, Vee, VeeMemory, VerifiedProgram, Workload, ZeroStage,
 };
 use sched::Folding;
 
@@ -325,7 +325,13 @@ fn layers_of_stages(dice: &mut Dice, degrees: Degrees, layers: u32) -> Vec<Vec<u
 }
 
 fn schedule(dice: &mut Dice, degrees: Degrees, microbatches: u32) -> Schedule {
-    match dice.within(0, 9) {
+    let memory = dice.pick(&[VeeMemory::Full, VeeMemory::Half, VeeMemory::Third]);
+    match dice.within(0, 12) {
+        10 => Schedule::ZeroBubbleH2,
+        11 | 12 if degrees.chunks == 2 && degrees.pipeline > 1 && microbatches >= 2 * degrees.pipeline => {
+            Schedule::DualPipeV
+        }
+        11 | 12 if degrees.chunks == 2 && degrees.pipeline > 1 => Schedule::Vee(Vee::unprofiled(memory)),
         0 | 1 => Schedule::GPipe,
         2..=5 => Schedule::OneForwardOneBackward,
         6 | 7 => Schedule::ZeroBubbleH1,

@@ -24,6 +24,7 @@ pub mod prediction;
 pub mod problem;
 pub mod program;
 pub mod quantity;
+mod schedule;
 mod shares;
 #[cfg(test)]
 mod testing;
@@ -45,13 +46,13 @@ pub use model::{
     NormKind, ParallelBranches, Positions, QueryKeyNorm, Router, Scoring, Variants,
 };
 pub use plan::{
-    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, StagePlan, VocabularyDivision,
-    ZeroBubble, ZeroStage,
+    Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Sharing, StagePlan, VocabularyDivision, ZeroStage,
 };
 pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};
 pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};
+pub use schedule::{Backward, Schedule, Vee, VeeMemory, ZeroBubble};
 pub use shares::Shares;
 pub use timeline::{Lane, Span, Timeline};
 pub use verify::VerifiedProgram;

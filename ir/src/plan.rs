@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::grid::Grid;
 use crate::named::named;
-use crate::{DeviceId, Rank, Shares};
+use crate::{DeviceId, Rank, Schedule, Shares};
 
 /// A parallel dimension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -66,78 +65,6 @@ impl Axis {
             Self::ExpertTensor => "expert-tensor",
             Self::ExpertReplica => "expert-replica",
         }
-    }
-}
-
-/// The order of passes over a pipeline.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Schedule {
-    /// All forward passes, then all backward passes (Huang et al. 2019).
-    GPipe,
-    /// One forward, one backward (Narayanan et al. 2019); with several chunks per position, interleaved (2021).
-    OneForwardOneBackward,
-    /// Zero bubble H1: backward split into input and weight gradients, memory of 1F1B (Qi et al. 2024).
-    ZeroBubbleH1,
-    /// Zero bubble in an order that is searched for, within a limit of memory (Qi et al. 2024, section 3).
-    ZeroBubble(ZeroBubble),
-    /// An order written out.
-    Explicit(Grid),
-}
-
-impl Schedule {
-    /// Those that a name says all of, in order.
-    pub const NAMED: [(&'static str, Self); 5] = [
-        ("gpipe", Self::GPipe),
-        ("1f1b", Self::OneForwardOneBackward),
-        ("zero-bubble-h1", Self::ZeroBubbleH1),
-        ("zero-bubble-1p", Self::ZeroBubble(ZeroBubble::unprofiled(1))),
-        ("zero-bubble-2p", Self::ZeroBubble(ZeroBubble::unprofiled(2))),
-    ];
-    /// Its name in text; `explicit` for an order written out.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::GPipe => "gpipe",
-            Self::OneForwardOneBackward => "1f1b",
-            Self::ZeroBubbleH1 => "zero-bubble-h1",
-            Self::ZeroBubble(ZeroBubble { memory: 0 | 1, .. }) => "zero-bubble-1p",
-            Self::ZeroBubble(_) => "zero-bubble-2p",
-            Self::Explicit(_) => "explicit",
-        }
-    }
-    /// Whether backward passes are split into input and weight gradients in every cell; an order written out says it
-    /// cell by cell.
-    #[must_use]
-    pub const fn splits_backward(&self) -> bool {
-        matches!(self, Self::ZeroBubbleH1 | Self::ZeroBubble(_))
-    }
-}
-
-/// A zero-bubble order that is searched for: its limit of memory, and the profile that the search goes by. Times are in any
-/// one unit; the order keeps nothing else of them, so a plan runs in the same order on a slower device.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZeroBubble {
-    /// How many times the microbatches of 1F1B's first position may live on any position: 1 for ZB-1p, 2 for ZB-2p.
-    pub memory: u32,
-    /// How long a forward pass takes.
-    pub forward: u32,
-    /// How long an input-gradient pass takes.
-    pub backward_input: u32,
-    /// How long a weight-gradient pass takes.
-    pub backward_weight: u32,
-    /// How long a message between neighbours takes.
-    pub message: u32,
-    /// What of a microbatch's activations waits for its weight pass, in thousandths.
-    pub kept: u32,
-}
-
-impl ZeroBubble {
-    /// All passes take as long, messages take nothing, and everything waits for the weight pass.
-    #[must_use]
-    pub const fn unprofiled(memory: u32) -> Self {
-        Self { memory, forward: 1000, backward_input: 1000, backward_weight: 1000, message: 0, kept: 1000 }
     }
 }
 
@@ -340,7 +267,7 @@ pub struct StagePlan {
 /// `rank = ((pipeline_position * data + data_index) * context + context_index) * tensor + tensor_index`.
 /// In the experts' layers the ranks of one pipeline position are numbered anew: expert-tensor fastest, then expert, then
 /// copies of the experts.
-/// Chunk `c` of the whole model sits on position `c % pipeline`.
+/// Chunk `c` of the whole model sits on position `c % pipeline`, or where its schedule places it ([`Schedule`]).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -397,7 +324,7 @@ impl Plan {
     /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
     #[must_use]
     pub const fn replicas(&self) -> u32 {
-        self.data * self.mesh.context
+        self.data.saturating_mul(self.mesh.context)
     }
     /// Microbatches of a replica in an iteration.
     ///

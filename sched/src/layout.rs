@@ -24,17 +24,22 @@ pub fn layout(plan: &Plan) -> Layout {
     }
 }
 
-/// The pipeline position of each chunk of a plan: `chunk % pipeline`, or the row of an explicit grid (one that the grid
+/// The pipeline position of each chunk of a plan: `chunk % pipeline`, down and up again, or the row of an explicit grid (one that the grid
 /// leaves out is placed as if there were no grid).
 #[must_use]
 pub fn chunk_positions(plan: &Plan) -> Vec<u32> {
     let (pipeline, total) = (plan.pipeline(), plan.pipeline() * plan.chunks_per_stage());
     match &plan.schedule {
         Schedule::Explicit(grid) => placed(grid, pipeline, total),
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
-            (0..total).map(|chunk| chunk % pipeline).collect()
-        }
+        schedule if schedule.is_vee() => (0..total).map(|chunk| vee_position(chunk, pipeline)).collect(),
+        _ => (0..total).map(|chunk| chunk % pipeline).collect(),
     }
+}
+
+/// Down the pipeline and up again, and so on.
+const fn vee_position(chunk: u32, pipeline: u32) -> u32 {
+    let place = chunk % pipeline;
+    if (chunk / pipeline).is_multiple_of(2) { place } else { pipeline - 1 - place }
 }
 
 fn placed(grid: &Grid, pipeline: u32, total: u32) -> Vec<u32> {

@@ -38,9 +38,9 @@ pub(crate) fn company(layout: &Layout, experts: bool) -> u32 {
 pub(crate) fn turns(layout: &Layout, experts: bool, schedule: &Schedule) -> Vec<Turn> {
     let company = company(layout, experts);
     let rounds = |replica: u32| match schedule {
-        // It is written for the most that any replica takes.
+        // It is written for the most that any replica takes, and its reductions go in one order for all.
         Schedule::Explicit(_) => layout.microbatches,
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
+        _ => {
             let first = replica / company * company;
             (first..(first + company).min(layout.data)).map(|other| layout.share(other)).max().unwrap_or(0)
         }

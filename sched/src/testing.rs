@@ -4,8 +4,8 @@ use ir::grid::{Action, Cell, Grid};
 use ir::{
     AdamW, AttentionKernel, Bytes, BytesPerSecond, ChunkId, Cluster, CollectiveAlgorithm, ContextMethod, DeviceKind,
     DeviceKindId, Fabric, FeedForward, FlopsPerSecond, LayerRun, Link, MicrobatchId, Mixer, MlpKind, Model, NodeGroup,
-    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Workload, ZeroBubble,
-    ZeroStage,
+    NodeKind, NodeKindId, NormKind, Plan, Positions, Precision, Recompute, Schedule, SimDuration, Vee, VeeMemory,
+    Workload, ZeroBubble, ZeroStage,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -240,10 +240,10 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         let mut model = small_model((pipeline * chunks + rng.random_range(0..4)).max(1));
         model.tied_head = rng.random_bool(0.5);
         model.norm = if rng.random_bool(0.5) { NormKind::RmsNorm } else { NormKind::LayerNorm };
-        let microbatches = rng.random_range(1..9);
+        let microbatches = rng.random_range(1..11);
         let mut work = workload(32, data * microbatches);
         work.global_batch *= pick(rng, &[1, 2]);
-        let schedule = match rng.random_range(0..5) {
+        let schedule = match rng.random_range(0..12) {
             0 => Schedule::GPipe,
             2 => Schedule::ZeroBubble(ZeroBubble {
                 message: 50,
@@ -251,6 +251,12 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
                 ..ZeroBubble::unprofiled(rng.random_range(1..3))
             }),
             1 => Schedule::ZeroBubbleH1,
+            5 => Schedule::ZeroBubbleH2,
+            6..12 if chunks == 2 && pipeline > 1 && microbatches >= 2 * pipeline => Schedule::DualPipeV,
+            6..12 if chunks == 2 => Schedule::Vee(Vee {
+                message: rng.random_range(0..900),
+                ..Vee::unprofiled([VeeMemory::Full, VeeMemory::Half, VeeMemory::Third][rng.random_range(0..3)])
+            }),
             _ => Schedule::OneForwardOneBackward,
         };
         let mut plan = plan(&model, &work, [data, tensor, pipeline, chunks], schedule);

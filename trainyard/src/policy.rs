@@ -56,9 +56,9 @@ fn space(keys: &PlanKeys) -> Space {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let listed = keys.layers_per_stage.as_ref();
     let only = |value: Option<u32>, open: Vec<u32>| value.map_or(open, |value| vec![value]);
-    // A schedule that says nothing of chunks means one.
+    // A schedule that says nothing of chunks means as many as it usually has.
     let listed_chunks = listed.and_then(|stages| stages.first()).map(|chunks| count(chunks.len()));
-    let chunks = keys.chunks_per_stage.or(listed_chunks).or(keys.schedule.as_ref().map(|_| 1));
+    let chunks = keys.chunks_per_stage.or(listed_chunks).or(keys.schedule.as_ref().map(Schedule::usual_chunks));
     let rows = match &keys.schedule {
         Some(Schedule::Explicit(grid)) => Some(count(grid.rows.len())),
         _ => None,
@@ -209,10 +209,10 @@ const TRIED_SIZES: [u32; 4] = [1, 2, 4, 8];
 fn refusals(keys: &PlanKeys, plan: &Plan) -> Vec<Problem> {
     let listed = keys.layers_per_stage.as_ref();
     let pipeline = keys.pipeline.or_else(|| listed.and_then(|stages| u32::try_from(stages.len()).ok()));
-    // A schedule that says nothing of chunks means one.
+    // A schedule that says nothing of chunks means as many as it usually has.
     let chunks = keys.chunks_per_stage.or_else(|| {
         let first = listed.and_then(|stages| stages.first()).and_then(|chunks| u32::try_from(chunks.len()).ok());
-        first.or(keys.schedule.as_ref().map(|_| 1))
+        first.or(keys.schedule.as_ref().map(Schedule::usual_chunks))
     });
     let size = keys.microbatch_size.map(|size| if TRIED_SIZES.contains(&size) { size } else { 1 });
     let wanted = [

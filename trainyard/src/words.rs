@@ -60,10 +60,8 @@ pub fn schedule(plan: &Plan) -> String {
         Schedule::OneForwardOneBackward if plan.chunks_per_stage() > 1 => {
             format!("interleaved 1f1b ({} chunks per stage)", plan.chunks_per_stage())
         }
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
-            plan.schedule.name().to_owned()
-        }
         Schedule::Explicit(_) => "a written schedule".to_owned(),
+        named => named.name().to_owned(),
     }
 }
 

@@ -297,9 +297,7 @@ fn degrees(out: &mut Out, model: &Model, plan: &Plan) {
     match plan.schedule {
         Schedule::OneForwardOneBackward => {}
         Schedule::GPipe => out.refuse_if(plan.pipeline() > 1, "plan.schedule", "GPipe", hint),
-        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => {
-            out.refuse("plan.schedule", plan.schedule.name(), hint);
-        }
+        _ => out.refuse("plan.schedule", plan.schedule.name(), hint),
     }
     let algorithm = plan.collective.name();
     let is_automatic = plan.collective == ir::CollectiveAlgorithm::Automatic;

@@ -37,7 +37,7 @@ impl Layout {
     /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
     #[must_use]
     pub const fn replicas(&self) -> u32 {
-        self.data * self.mesh.context
+        self.data.saturating_mul(self.mesh.context)
     }
     /// The shortest that an iteration can be for its input: tokens of one replica over the rate at which they are delivered.
     /// `None` where as many come as are asked for; never zero.
@@ -55,12 +55,12 @@ impl Layout {
     /// Ranks of one pipeline position.
     #[must_use]
     pub const fn per_position(&self) -> u32 {
-        self.replicas() * self.tensor
+        self.replicas().saturating_mul(self.tensor)
     }
     /// Ranks over which the rows of the vocabulary are divided: the tensor group, and all positions where the plan says so.
     #[must_use]
     pub const fn vocabulary_parts(&self) -> u32 {
-        if self.sharing.vocabulary.is_ends() { self.tensor } else { self.tensor * self.pipeline }
+        if self.sharing.vocabulary.is_ends() { self.tensor } else { self.tensor.saturating_mul(self.pipeline) }
     }
     /// Replicas over which training state is divided; 1 under ZeRO-0.
     #[must_use]
@@ -75,7 +75,7 @@ impl Layout {
     /// Ranks that hold the same experts.
     #[must_use]
     pub const fn expert_replicas(&self) -> u32 {
-        let sharing = self.mesh.expert * self.mesh.expert_tensor;
+        let sharing = self.mesh.expert.saturating_mul(self.mesh.expert_tensor);
         match self.per_position().checked_div(sharing) {
             Some(copies) if copies > 0 => copies,
             Some(_) | None => 1,
@@ -85,8 +85,8 @@ impl Layout {
     /// experts are divided over ranks of several replicas.
     #[must_use]
     pub const fn experts_span_replicas(&self) -> bool {
-        let sharing = self.mesh.expert * self.mesh.expert_tensor;
-        sharing > 0 && !(self.mesh.context * self.tensor).is_multiple_of(sharing)
+        let sharing = self.mesh.expert.saturating_mul(self.mesh.expert_tensor);
+        sharing > 0 && !self.mesh.context.saturating_mul(self.tensor).is_multiple_of(sharing)
     }
     /// Ranks over which the optimizer state of experts is divided; 1 under ZeRO-0.
     #[must_use]

@@ -15,7 +15,8 @@ use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::Chunk;
 use ir::{
-    Activity, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageMemory, Workload,
+    Activity, Backward, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageMemory,
+    Workload,
 };
 use rustc_hash::FxHashMap;
 
@@ -125,14 +126,15 @@ impl<'a> ClosedForm<'a> {
     /// How a plan's passes go, for the times of each case.
     fn paced<const N: usize>(&mut self, plan: &Plan, chunks: &[Chunk], cases: [&CellTimes; N]) -> Paced<N> {
         let (p, v, m) = (plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
-        let one_pass = passes_run(plan).iter().map(|action| cases[0].by_action(*action)).collect::<Vec<_>>();
+        let one_pass =
+            plan.schedule.backward().passes().iter().map(|action| cases[0].by_action(*action)).collect::<Vec<_>>();
         let mut work = vec![0; p as usize];
-        if !matches!(plan.schedule, Schedule::Explicit(_)) {
+        if plan.schedule.backward() != Backward::Mixed {
             for (number, chunk) in chunks.iter().enumerate() {
                 work[chunk.stage.index()] += u64::from(m) * one_pass.iter().map(|times| times[number]).sum::<u64>();
             }
         }
-        let split = plan.schedule.splits_backward();
+        let split = plan.schedule.backward() == Backward::Split;
         let regular = match &plan.schedule {
             Schedule::GPipe if v == 1 => Some(cases.map(|times| gpipe(m, times, true))),
             Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 => {
@@ -140,7 +142,12 @@ impl<'a> ClosedForm<'a> {
                 let shape = Interleaving { pipeline: p, chunks: v, microbatches: m, group, split };
                 shape.is_regular().then(|| cases.map(|times| one_forward_one_backward(shape, times, true)))
             }
-            Schedule::GPipe | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => None,
+            Schedule::GPipe
+            | Schedule::ZeroBubbleH2
+            | Schedule::ZeroBubble(_)
+            | Schedule::Vee(_)
+            | Schedule::DualPipeV
+            | Schedule::Explicit(_) => None,
         };
         if let Some(ends) = regular {
             return Paced { ends, work };
@@ -199,13 +206,16 @@ impl<'a> ClosedForm<'a> {
                 let same = cells.filter(|cell| cell.chunk.index() == chunk && cell.action == action);
                 u32::try_from(same.count()).expect("a grid of fewer cells than u32")
             }
-            Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
-                if passes_run(plan).contains(&action) {
-                    plan.microbatches
-                } else {
-                    0
+            Schedule::DualPipeV => {
+                let split = schedules::split_in_dual_pipe_v(plan.pipeline(), chunk);
+                match action {
+                    Action::Forward => plan.microbatches,
+                    Action::Backward => plan.microbatches - split,
+                    Action::BackwardInput | Action::BackwardWeight => split,
                 }
             }
+            _ if plan.schedule.backward().passes().contains(&action) => plan.microbatches,
+            _ => 0,
         }
     }
 
@@ -250,7 +260,10 @@ impl<'a> ClosedForm<'a> {
             divided::pace(world, &plan, &events, &times.0)
         };
         world.relief.ends(&mut ends, &work, chunks);
-        let of_layers = passes_run(&plan)
+        let of_layers = plan
+            .schedule
+            .backward()
+            .passes()
             .iter()
             .flat_map(|action| costs[..layers].iter().map(|cost| cost.passes[*action as usize].basis));
         let of_slices = costs[layers..].iter().flat_map(|cost| cost.passes.map(|pass| pass.basis));
@@ -423,18 +436,6 @@ fn held_of<'c>(cache: &'c mut FxHashMap<ScheduleKey, Vec<Vec<Context>>>, plan: &
     bound(cache, KEPT);
     let order = (plan.schedule.clone(), plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
     cache.entry(order).or_insert_with(|| contexts(plan))
-}
-
-/// The passes of each microbatch through a chunk.
-const fn passes_run(plan: &Plan) -> &'static [Action] {
-    match plan.schedule {
-        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
-            &[Action::Forward, Action::BackwardInput, Action::BackwardWeight]
-        }
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::Explicit(_) => {
-            &[Action::Forward, Action::Backward]
-        }
-    }
 }
 
 /// With parameters gathered ahead: when those of each chunk are there.

@@ -208,8 +208,6 @@ impl ClosedForm<'_> {
 pub(super) fn is_runnable(plan: &Plan, microbatches: u32) -> bool {
     match &plan.schedule {
         Schedule::Explicit(_) => true,
-        Schedule::GPipe | Schedule::OneForwardOneBackward | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => {
-            schedules::refusals(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), microbatches).is_empty()
-        }
+        _ => schedules::refusals(&plan.schedule, plan.pipeline(), plan.chunks_per_stage(), microbatches).is_empty(),
     }
 }

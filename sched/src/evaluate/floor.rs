@@ -5,7 +5,7 @@
 //! them together then step the optimizer. A pass takes at least the compute of its units.
 
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{DeviceKindId, Plan, Recompute, Schedule, SimDuration};
+use ir::{Backward, DeviceKindId, Plan, Recompute, SimDuration};
 
 use super::closed_form::ClosedForm;
 use super::relief::Relief;
@@ -28,10 +28,10 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
 
 pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDuration> {
     let world = closed.world();
-    let explicit = matches!(plan.schedule, Schedule::Explicit(_)) || !plan.sharing.vocabulary.is_ends();
+    let mixed = plan.schedule.backward() == Backward::Mixed || !plan.sharing.vocabulary.is_ends();
     // Places of ranks are needed to know their kinds.
     let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
-    if explicit || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {
+    if mixed || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {
         return None;
     }
     let shared = closed.shared();
@@ -46,7 +46,7 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
     // Ranks of a position share its work; the slowest sets the pace, and this is one of them.
     let kind = |position: u32| cluster.place(ir::DeviceId::new(position * wide)).device_kind;
     let patterned = !world.model.variants.pattern.is_empty();
-    let split = plan.schedule.splits_backward();
+    let split = plan.schedule.backward() == Backward::Split;
     let mut work = vec![0u64; plan.stages.len()];
     let mut fill = vec![0u64; plan.stages.len()];
     let mut before = 0u64;

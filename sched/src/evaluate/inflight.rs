@@ -37,14 +37,15 @@ pub(super) fn contexts(plan: &Plan) -> Vec<Vec<Context>> {
             let rows = zero_bubble_rows(p, m.min(4 * p));
             (0..p).zip(rows).map(|(s, row)| walk(row.into_iter(), vec![s])).collect()
         }
-        Schedule::ZeroBubble(_) => {
+        Schedule::ZeroBubbleH2
+        | Schedule::ZeroBubble(_)
+        | Schedule::Vee(_)
+        | Schedule::DualPipeV
+        | Schedule::Explicit(_) => {
             let grid = schedules::grid(&plan.schedule, p, v, m).expect("a legal plan");
-            (0..p).zip(grid.rows).map(|(s, row)| walk(row.into_iter(), vec![s])).collect()
-        }
-        Schedule::Explicit(grid) => {
             let positions = chunk_positions(plan);
             let held = |s: u32| (0u32..).zip(&positions).filter(|(_, at)| **at == s).map(|(chunk, _)| chunk).collect();
-            (0..p).zip(&grid.rows).map(|(s, row)| walk(row.iter().copied(), held(s))).collect()
+            (0..p).zip(grid.rows).map(|(s, row)| walk(row.into_iter(), held(s))).collect()
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use ir::grid::{Action, Cell};
 use ir::program::{Chunk, CollectiveKind};
-use ir::{Activity, Axis, Bytes, Plan, Schedule};
+use ir::{Activity, Axis, Backward, Bytes, Plan, Schedule};
 
 use super::prepared::{ByBasis, ChunkCost, Prepared, World, index};
 use super::recurrence::Ends;
@@ -25,8 +25,7 @@ pub(super) struct Tail {
 /// The pass that adds to a chunk's gradients last.
 fn last_weights(plan: &Plan, chunk: usize) -> Action {
     match &plan.schedule {
-        Schedule::GPipe | Schedule::OneForwardOneBackward => Action::Backward,
-        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Action::BackwardWeight,
+        Schedule::DualPipeV => crate::schedules::last_of_dual_pipe_v(plan.pipeline(), chunk),
         Schedule::Explicit(grid) => {
             let of = |cell: &&Cell| {
                 cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight)
@@ -34,6 +33,8 @@ fn last_weights(plan: &Plan, chunk: usize) -> Action {
             let last = grid.rows.iter().find_map(|row| row.iter().rev().find(of));
             last.map_or(Action::Backward, |cell| cell.action)
         }
+        _ if plan.schedule.backward() == Backward::Split => Action::BackwardWeight,
+        _ => Action::Backward,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the software that people train with refuses, of plans that can be carried out: legality is per runtime.
 
-use ir::{Mixer, Model, Plan, Problem, Recompute, Workload, ZeroStage};
+use ir::{Backward, Mixer, Model, Plan, Problem, Recompute, Workload, ZeroStage};
 
 /// Software that trains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -77,7 +77,7 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
                 let message = format!("ZeRO-{stage} is incompatible with its pipeline parallelism");
                 refuse("plan.zero", message, "ZeRO-1 with a pipeline, or one stage");
             }
-            if plan.chunks_per_stage() > 1 || plan.schedule.splits_backward() {
+            if plan.chunks_per_stage() > 1 || plan.schedule.backward() != Backward::Whole {
                 let message = "its pipeline runs 1F1B with one chunk a stage".to_owned();
                 refuse("plan.schedule", message, "1F1B");
             }

@@ -5,7 +5,7 @@ use ir::Bytes;
 use ir::counts::Shape;
 use ir::grid::Action;
 use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
-use ir::{Schedule, VocabularyDivision};
+use ir::{Backward, Schedule, VocabularyDivision};
 
 use super::held::{Amounts, cover};
 use crate::passes::{Copied, Moves, PassOp, pass_ops};
@@ -49,10 +49,10 @@ impl Runs {
 
 /// The passes that a schedule runs.
 pub(crate) const fn runs(schedule: &Schedule) -> Runs {
-    match schedule {
-        Schedule::GPipe | Schedule::OneForwardOneBackward => Runs { whole: true, split: false },
-        Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) => Runs { whole: false, split: true },
-        Schedule::Explicit(_) => Runs { whole: true, split: true },
+    match schedule.backward() {
+        Backward::Whole => Runs { whole: true, split: false },
+        Backward::Split => Runs { whole: false, split: true },
+        Backward::Mixed => Runs { whole: true, split: true },
     }
 }
 

@@ -21,7 +21,7 @@ use super::{cell, zero_bubble_h1};
 const SHARES: [u64; 3] = [2, 1, 0];
 
 pub(super) fn refusals(searched: ZeroBubble, chunks: u32) -> Vec<Problem> {
-    let mut problems = zero_bubble_h1::refusals(chunks);
+    let mut problems = zero_bubble_h1::refusals("a searched zero-bubble order", chunks);
     let ZeroBubble { memory, forward, backward_input, backward_weight, kept, .. } = searched;
     let mut refuse = |wrong: bool, message: String| {
         if wrong {
@@ -59,6 +59,14 @@ pub(super) fn grid(searched: ZeroBubble, pipeline: u32, microbatches: u32) -> Gr
     let most = limit(searched, pipeline);
     let fits = candidates.into_iter().filter(|rows| held(rows) <= most);
     Grid { rows: fits.min_by_key(length).expect("1F1B fits") }
+}
+
+/// ZB-H2 (Qi et al. 2024, section 2.3): position `s` runs ahead by up to `2 (p - s) - 1` microbatches, and weight passes
+/// wait until nothing else can run. With passes that all take as long, `m >= 2 p - 1` and no messages, no position idles between
+/// its first pass and its last; at most `2 p` microbatches live on one.
+pub(super) fn h2(pipeline: u32, microbatches: u32) -> Grid {
+    let even = ZeroBubble { forward: 1, backward_input: 1, backward_weight: 1, ..ZeroBubble::unprofiled(2) };
+    grid(even, pipeline, microbatches)
 }
 
 /// What may live on a position, in thousandths of a microbatch.

@@ -10,12 +10,12 @@ use ir::grid::{Action, Cell, Grid};
 
 use super::cell;
 
-pub(super) fn refusals(chunks: u32) -> Vec<Problem> {
+pub(super) fn refusals(name: &str, chunks: u32) -> Vec<Problem> {
     if chunks == 1 {
         return Vec::new();
     }
     vec![
-        Problem::new("plan.stages", format!("ZB-H1 is defined for one chunk per stage, here there are {chunks}"))
+        Problem::new("plan.stages", format!("{name} is defined for one chunk per stage, here there are {chunks}"))
             .hint("give each stage one chunk, or write the order out as an explicit grid"),
     ]
 }

@@ -462,15 +462,11 @@ fn offload_value(offload: Offload) -> Value {
 fn schedule_value(schedule: &Schedule, chunks: u32) -> Value {
     match written(schedule, chunks) {
         Written::Name(word) => text(word),
-        Written::Searched(limit, searched) => table([
-            ("zero_bubble", text(limit)),
-            ("forward", number(searched.forward)),
-            ("backward_input", number(searched.backward_input)),
-            ("backward_weight", number(searched.backward_weight)),
-            ("message", number(searched.message)),
-            ("kept", number(searched.kept)),
-        ])
-        .into(),
+        Written::Searched(key, limit, profile) => {
+            let mut written = table([(key, text(limit))]);
+            written.extend(profile.into_iter().map(|(key, figure)| (key.to_owned(), number(figure))));
+            written.into()
+        }
         Written::Cells(cells) => table([("cells", text(cells))]).into(),
     }
 }

@@ -16,7 +16,7 @@ use crate::read::{Asked, Reader, Trace, Wanted};
 const LANGUAGE: &str = include_str!("language.toml");
 
 /// Other ways to write some keys. That a file named here is not there does not matter.
-const OTHER_WAYS: [&str; 6] = [
+const OTHER_WAYS: [&str; 7] = [
     "cluster = \"1 x cpu-2\"\nmodel = \"tiny-gpt\"\n[training]\nsequence_length = 32\nglobal_batch = 8\n[emulate]\nfactors = 2\n\
      [training.optimizer]\nclip_norm = \"none\"\n[plan]\nlayers_per_stage = [1, 1]\nrecompute = \"full\"\nrecompute_layers = 1\nmicrobatches = 1\n\
      shard = 2\nschedule = { cells = \"0F0,0B0\" }\n[cost]\nsource = \"calibration\"\nfile = \"a.toml\"\nstacks = \"a.toml\"\n\
@@ -29,6 +29,7 @@ const OTHER_WAYS: [&str; 6] = [
     "[cluster]\nnodes = [\"1 x cpu-2\"]\n[model]\nhidden = 8\npositions = { none = true }\n\
      [models.a]\npositions = { learned = { maximum = 8 } }\n[models.b]\npositions = { none = true }\n\
      [plan]\nschedule = { zero_bubble = \"1p\", forward = 1, backward_input = 1, backward_weight = 1, message = 0, kept = 1000 }\n",
+    "cluster = \"1 x cpu-2\"\n[plan]\nschedule = { vee = \"half\", forward = 1, backward_input = 1, backward_weight = 1, message = 0 }\n",
     "[cluster]\nnodes = \"1 x cpu-2\"\nfabric = { topology = \"a.conf\" }\n[nodes.a]\ntopology = \"a.txt\"\nmeasured_bandwidth = \"a.txt\"\n\
      [fabrics.a]\ntopology = \"a.conf\"\n[data]\nfolder = \"a\"\nextensions = [\"txt\"]\ntokenizer = \"a.json\"\ndocuments = \"files\"\nend = \"none\"\npacking = \"documents\"\n[cost]\ncollectives = [{ file = \"a.txt\" }, { kind = \"all-reduce\", ranks = 2, nodes = 1, link = \"shared-memory\", points = [[1.0, 2.0], [2.0, 3.0]] }]\n",
     "cluster = \"1 x cpu-2\"\n[checkpoint]\ninterval = \"best\"\nwrite_time = \"1s\"\nread_time = \"1s\"\n\

@@ -6,8 +6,8 @@ use formats::measured_runs::{
 };
 use ir::{
     AdamW, Cluster, CollectiveAlgorithm, ContextMethod, Experts, FeedForward, GatedDelta, LatentAttention, LayerRun,
-    Mesh, Mixer, MlpKind, Model, NormKind, Plan, Positions, Recompute, Schedule, Sharing, StagePlan, Variants,
-    VocabularyDivision, Workload, ZeroBubble,
+    Mesh, Mixer, MlpKind, Model, NormKind, Plan, Positions, Recompute, Schedule, Sharing, StagePlan, Variants, Vee,
+    VeeMemory, VocabularyDivision, Workload, ZeroBubble,
 };
 
 use super::recipe::{PositionKind, ResolvedRun};
@@ -173,7 +173,7 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
     let (layout, switches) = (&run.row.layout, &run.switches);
     let (recompute, recompute_layers) = recompute(&switches.recomputation);
     let schedule = schedule(layout.schedule, run.chunks, faults);
-    let (pipeline, chunks) = (layout.pipeline, run.chunks.max(1));
+    let (pipeline, chunks) = (layout.pipeline, run.chunks.max(schedule.usual_chunks()));
     let redistributed = layout.vocabulary == Some(VocabularyPlacement::Redistributed) && chunks == 1 && pipeline > 1;
     let layers = redistributed
         .then(|| redistribute(model, run.row.sequence_length, pipeline))
@@ -246,6 +246,11 @@ fn schedule(name: Option<ScheduleName>, chunks: u32, faults: &mut Vec<Fault>) ->
         Some(ScheduleName::ZeroBubbleH1) if chunks <= 1 => Schedule::ZeroBubbleH1,
         Some(ScheduleName::ZeroBubble1p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(1)),
         Some(ScheduleName::ZeroBubble2p) if chunks <= 1 => Schedule::ZeroBubble(ZeroBubble::unprofiled(2)),
+        Some(ScheduleName::ZeroBubbleH2) if chunks <= 1 => Schedule::ZeroBubbleH2,
+        Some(ScheduleName::ZeroBubbleV) => Schedule::Vee(Vee::unprofiled(VeeMemory::Full)),
+        Some(ScheduleName::VHalf) => Schedule::Vee(Vee::unprofiled(VeeMemory::Half)),
+        Some(ScheduleName::VMin) => Schedule::Vee(Vee::unprofiled(VeeMemory::Third)),
+        Some(ScheduleName::DualPipeV) => Schedule::DualPipeV,
         Some(name) => {
             faults.push(refused(&format!("{name:?}")));
             Schedule::OneForwardOneBackward

@@ -187,9 +187,7 @@ impl Spaces {
                     let whole = |v: &u32| *v == 1 || asked.is_some() || self.layers.is_multiple_of(pipeline * v);
                     orders.extend(chunks.filter(whole).map(|chunks| (schedule.clone(), chunks)));
                 }
-                Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => {
-                    orders.push((schedule.clone(), asked.unwrap_or(1)));
-                }
+                _ => orders.push((schedule.clone(), asked.unwrap_or(schedule.usual_chunks()))),
             }
         }
         orders

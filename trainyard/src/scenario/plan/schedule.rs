@@ -4,15 +4,16 @@ use std::ops::Range;
 use std::path::Path;
 
 use ir::grid::Grid;
-use ir::{Problem, Schedule, SourceSpan, ZeroBubble};
+use ir::{Problem, Schedule, SourceSpan, Vee, VeeMemory, ZeroBubble};
 
 use super::super::Sight;
 use crate::read::{Table, Value};
 
 /// Schedules by name. The interleaved one is 1F1B over several chunks per stage.
-fn names() -> [(&'static str, Schedule); 6] {
-    let [gpipe, one, zero_bubble, one_p, two_p] = Schedule::NAMED;
-    [one, gpipe, (INTERLEAVED, Schedule::OneForwardOneBackward), zero_bubble, one_p, two_p]
+fn names() -> Vec<(&'static str, Schedule)> {
+    let mut names = Schedule::NAMED.to_vec();
+    names.insert(2, (INTERLEAVED, Schedule::OneForwardOneBackward));
+    names
 }
 
 /// The name of 1F1B over several chunks per stage.
@@ -25,10 +26,11 @@ pub(super) fn schedule(value: &Value<'_>, sight: &Sight<'_>) -> Option<Schedule>
     }
     let table = value.table()?;
     let (file, cells) = (table.get("grid"), table.get("cells"));
-    if let Some(name) = table.get("zero_bubble") {
-        let searched = searched(&table, &name);
+    let searched = [("zero_bubble", zero_bubble as Searched), ("vee", vee)];
+    if let Some((limit, read)) = searched.iter().find_map(|(key, read)| Some((table.get(key)?, read))) {
+        let schedule = read(&table, &limit);
         table.finish();
-        return searched;
+        return schedule;
     }
     table.finish();
     let (name, text, place) = match (file, cells) {
@@ -39,7 +41,8 @@ pub(super) fn schedule(value: &Value<'_>, sight: &Sight<'_>) -> Option<Schedule>
         (None, Some(cells)) => (String::new(), cells.text()?.to_owned(), cells),
         _ => {
             value.problem(
-                "must be one of { grid = \"FILE\" }, { cells = \"0F0,0B0\" } and { zero_bubble = \"2p\", times = [..] }",
+                "must be one of { grid = \"FILE\" }, { cells = \"0F0,0B0\" }, { zero_bubble = \"2p\", forward = .. } and \
+                 { vee = \"half\", forward = .. }",
                 None,
             );
             return None;
@@ -65,14 +68,36 @@ pub(super) fn schedule(value: &Value<'_>, sight: &Sight<'_>) -> Option<Schedule>
 
 /// Limits of memory by name.
 const LIMITS: [(&str, u32); 2] = [("1p", 1), ("2p", 2)];
+const VEE_LIMITS: [(&str, VeeMemory); 3] =
+    [("full", VeeMemory::Full), ("half", VeeMemory::Half), ("third", VeeMemory::Third)];
 
-/// A zero-bubble schedule with the profile that its order is searched by.
-fn searched(table: &Table<'_>, limit: &Value<'_>) -> Option<Schedule> {
+/// Reads a schedule whose order is searched, with the profile that it is searched by, from its limit of memory.
+type Searched = fn(&Table<'_>, &Value<'_>) -> Option<Schedule>;
+
+/// A figure of a profile.
+fn figure(table: &Table<'_>, key: &'static str, otherwise: u32, least: u64) -> Option<u32> {
+    let read = |value: Value<'_>| value.integer(least..=u64::from(u32::MAX)).and_then(|n| u32::try_from(n).ok());
+    table.get(key).map_or(Some(otherwise), read)
+}
+
+fn vee(table: &Table<'_>, limit: &Value<'_>) -> Option<Schedule> {
+    let plain = Vee::unprofiled(limit.choice(&VEE_LIMITS)?);
+    let forward = figure(table, "forward", plain.forward, 1);
+    let input = figure(table, "backward_input", plain.backward_input, 1);
+    let weight = figure(table, "backward_weight", plain.backward_weight, 1);
+    let message = figure(table, "message", plain.message, 0);
+    Some(Schedule::Vee(Vee {
+        memory: plain.memory,
+        forward: forward?,
+        backward_input: input?,
+        backward_weight: weight?,
+        message: message?,
+    }))
+}
+
+fn zero_bubble(table: &Table<'_>, limit: &Value<'_>) -> Option<Schedule> {
     let plain = ZeroBubble::unprofiled(limit.choice(&LIMITS)?);
-    let count = |key: &'static str, otherwise: u32, least: u64| {
-        let read = |value: Value<'_>| value.integer(least..=u64::from(u32::MAX)).and_then(|n| u32::try_from(n).ok());
-        table.get(key).map_or(Some(otherwise), read)
-    };
+    let count = |key: &'static str, otherwise: u32, least: u64| figure(table, key, otherwise, least);
     let forward = count("forward", plain.forward, 1);
     let (input, weight) =
         (count("backward_input", plain.backward_input, 1), count("backward_weight", plain.backward_weight, 1));
@@ -106,8 +131,8 @@ pub(in crate::scenario) fn wrong_cells(text: &str) -> Vec<Range<usize>> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::scenario) enum Written {
     Name(&'static str),
-    /// A limit of memory, and the profile.
-    Searched(&'static str, ZeroBubble),
+    /// The key and the word of a limit of memory, and the profile.
+    Searched(&'static str, &'static str, Vec<(&'static str, u32)>),
     Cells(String),
 }
 
@@ -115,14 +140,32 @@ pub(in crate::scenario) enum Written {
 pub(in crate::scenario) fn written(schedule: &Schedule, chunks: u32) -> Written {
     match schedule {
         Schedule::OneForwardOneBackward if chunks > 1 => Written::Name(INTERLEAVED),
-        Schedule::OneForwardOneBackward | Schedule::GPipe | Schedule::ZeroBubbleH1 => Written::Name(schedule.name()),
         Schedule::ZeroBubble(searched) if *searched == ZeroBubble::unprofiled(searched.memory) => {
             Written::Name(schedule.name())
         }
         Schedule::ZeroBubble(searched) => {
             let limit = LIMITS.iter().find(|(_, memory)| *memory == searched.memory).map_or("2p", |(name, _)| name);
-            Written::Searched(limit, *searched)
+            let ZeroBubble { forward, backward_input, backward_weight, message, kept, .. } = *searched;
+            let mut profile = profile(forward, backward_input, backward_weight, message);
+            profile.push(("kept", kept));
+            Written::Searched("zero_bubble", limit, profile)
+        }
+        Schedule::Vee(searched) if *searched != Vee::unprofiled(searched.memory) => {
+            let limit =
+                VEE_LIMITS.iter().find(|(_, memory)| *memory == searched.memory).map_or("full", |(name, _)| name);
+            let Vee { forward, backward_input, backward_weight, message, .. } = *searched;
+            Written::Searched("vee", limit, profile(forward, backward_input, backward_weight, message))
         }
         Schedule::Explicit(grid) => Written::Cells(grid.to_string()),
+        named => Written::Name(named.name()),
     }
+}
+
+fn profile(forward: u32, backward_input: u32, backward_weight: u32, message: u32) -> Vec<(&'static str, u32)> {
+    vec![
+        ("forward", forward),
+        ("backward_input", backward_input),
+        ("backward_weight", backward_weight),
+        ("message", message),
+    ]
 }

@@ -18,6 +18,7 @@ pub(super) fn written(
     model: &Model,
     workload: &Workload,
 ) -> Option<Plan> {
+    let schedule = keys.schedule.clone().unwrap_or(Schedule::OneForwardOneBackward);
     let tensor = keys.tensor.unwrap_or(1);
     let mesh = keys.mesh(Mesh::default());
     let grid_rows = match &keys.schedule {
@@ -28,7 +29,7 @@ pub(super) fn written(
     let pipeline = keys.pipeline.or(listed).or(grid_rows).unwrap_or(1);
     let layers = match &keys.layers_per_stage {
         Some(layers) => layers.clone(),
-        None => even(table, model.layers, pipeline, keys.chunks_per_stage.unwrap_or(1))?,
+        None => even(table, model.layers, pipeline, keys.chunks_per_stage.unwrap_or(schedule.usual_chunks()))?,
     };
     let data = match keys.data {
         Some(data) => data,
@@ -69,7 +70,7 @@ pub(super) fn written(
         microbatch_size,
         microbatches,
         shares,
-        schedule: keys.schedule.clone().unwrap_or(Schedule::OneForwardOneBackward),
+        schedule,
         zero: keys.zero.unwrap_or(ZeroStage::Zero0),
         overlap_gradients: keys.overlap_gradients.unwrap_or(true),
         collective: keys.collective.unwrap_or(CollectiveAlgorithm::Automatic),
