@@ -2,7 +2,7 @@
 
 use ir::{
     AttentionKernel, ContextMethod, FeedForward, Mixer, MlpKind, Model, NormKind, Plan, Positions, Precision, Problem,
-    QueryKeyNorm, Recipe, Recompute, Schedule, Scoring, Variants, Workload, ZeroStage,
+    QueryKeyNorm, Recompute, Schedule, Scoring, Variants, Workload, ZeroStage,
 };
 
 use super::model::default_ffn;
@@ -25,8 +25,9 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// The options of a model, its training and its division. [`super::read`] reads them back to the same values. Data,
-/// tokenizer, logs and checkpoints are left to the person.
+/// The options of a model, its training and its division. [`super::read`] reads them back to the same values, but for
+/// switches of the training software ([`ir::Recipe`]) that Megatron-LM has otherwise and no option for. Data, tokenizer,
+/// logs and checkpoints are left to the person.
 ///
 /// # Errors
 /// Everything that Megatron-LM has no option for, by name.
@@ -34,7 +35,7 @@ pub fn flags(model: &Model, workload: &Workload, plan: &Plan) -> Result<Vec<Flag
     let mut out = Out::default();
     sizes(&mut out, model);
     variants(&mut out, model);
-    training(&mut out, workload);
+    training(&mut out, workload, matches!(model.positions, Positions::Learned { .. }));
     recipe(&mut out, workload, plan);
     degrees(&mut out, model, plan);
     stages(&mut out, model, plan);
@@ -181,9 +182,13 @@ fn variants(out: &mut Out, model: &Model) {
     }
 }
 
-fn training(out: &mut Out, workload: &Workload) {
+fn training(out: &mut Out, workload: &Workload, learned: bool) {
     let optimizer = workload.optimizer;
     out.value("seq-length", workload.sequence_length);
+    if !learned {
+        // Megatron-LM asks for it whatever tells positions.
+        out.value("max-position-embeddings", workload.sequence_length);
+    }
     out.value("global-batch-size", workload.global_batch);
     out.value("train-iters", workload.iterations);
     out.value("seed", workload.seed);
@@ -228,7 +233,6 @@ fn recipe(out: &mut Out, workload: &Workload, plan: &Plan) {
         (recipe.gradients == ir::GradientFormat::Fp32, recipe.reduced_gradients == ir::GradientFormat::Fp32);
     out.switch("accumulate-allreduce-grads-in-fp32", whole && half);
     out.switch("grad-reduce-in-bf16", whole && !crossing);
-    out.refuse_if(!whole && (!half || crossing), "training.gradients", "gradients in half precision", "fp32");
     out.switch("enable-cuda-graph", recipe.cuda_graphs);
     if recipe.deduplicated_dispatch {
         out.value("moe-token-dispatcher-type", "flex");
@@ -237,28 +241,8 @@ fn recipe(out: &mut Out, workload: &Workload, plan: &Plan) {
     if recipe.balance_loss > 0.0 {
         out.value("moe-aux-loss-coeff", recipe.balance_loss);
     }
-    let told = Recipe {
-        fused_softmax: recipe.fused_softmax,
-        fused_activation: recipe.fused_activation,
-        fused_loss: recipe.fused_loss,
-        gradients: recipe.gradients,
-        reduced_gradients: recipe.reduced_gradients,
-        cuda_graphs: recipe.cuda_graphs,
-        deduplicated_dispatch: recipe.deduplicated_dispatch,
-        balance_loss: recipe.balance_loss,
-        // Measured or set elsewhere; no option says it.
-        expert_imbalance: recipe.expert_imbalance,
-        input_tokens_per_second: recipe.input_tokens_per_second,
-        expandable_segments: recipe.expandable_segments,
-        scattered_messages: recipe.scattered_messages,
-        ..Recipe::default()
-    };
-    out.refuse_if(
-        recipe != told,
-        "training",
-        "whole logits, unfused norms, packed documents or early stops of recomputation",
-        "the defaults of those keys",
-    );
+    let packed = recipe.document_length.is_some();
+    out.refuse_if(packed, "training.document_length", "documents that see themselves alone", "leave the key out");
     out.refuse_if(
         !plan.shares.are_equal(),
         "plan.microbatches",
@@ -379,7 +363,7 @@ fn sharing(out: &mut Out, model: &Model, plan: &Plan) {
         out.value("num-distributed-optimizer-instances", plan.replicas() / shard);
     }
     out.switch("overlap-grad-reduce", plan.overlap_gradients);
-    out.switch("overlap-param-gather", sharing.overlap_parameters);
+    out.switch("overlap-param-gather", sharing.overlap_parameters || sharing.prefetch);
     out.switch("tp-comm-overlap", sharing.overlap_tensor);
     out.switch("overlap-moe-expert-parallel-comm", sharing.overlap_experts);
     out.switch("optimizer-cpu-offload", sharing.offload_optimizer);
