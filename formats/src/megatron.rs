@@ -34,6 +34,7 @@ use options::Options;
 use crate::training::Report;
 
 pub use flags::flags;
+pub(crate) use options::is_log;
 pub use script::script;
 
 /// What Megatron's arguments say.
@@ -88,10 +89,9 @@ pub fn read(text: &str, file_name: &str) -> Result<Run, Vec<Problem>> {
     }
 }
 
-/// Whether a text is a script that starts a Python program, or a log with a block of arguments.
-#[must_use]
-pub fn is_one(text: &str) -> bool {
-    options::is_log(text) || shell::command(text).is_some()
+/// Whether a text is a script that starts a Python program.
+pub(crate) fn is_script(text: &str) -> bool {
+    shell::command(text).is_some()
 }
 
 /// Devices: the world of a log, or the processes that a launcher starts.

@@ -14,6 +14,7 @@
 //! ```
 
 use ir::{Model, Plan, Problem, SourceSpan, Workload};
+use serde::Serialize;
 
 use crate::{deepspeed, megatron, torchtitan};
 
@@ -52,7 +53,7 @@ impl Tool {
 }
 
 /// A key that the file has.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Reading {
     /// The key or option, without dashes.
     pub key: String,
@@ -63,7 +64,7 @@ pub struct Reading {
 }
 
 /// A value that the file does not say.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Assumption {
     /// The key or option that would say it.
     pub name: String,
@@ -233,6 +234,9 @@ const OTHERS: [(&[&str], &str, &str); 12] = [
 fn sniff(text: &str) -> Result<Tool, Problem> {
     let has = |word: &str| text.contains(word);
     let starts = |word: &str| text.lines().any(|line| line.trim_start().starts_with(word));
+    if megatron::is_log(text) {
+        return Ok(Tool::Megatron);
+    }
     if let Some((_, what, hint)) = OTHERS.iter().find(|(marks, ..)| marks.iter().all(|mark| has(mark))) {
         return Err(Problem::new("file", format!("is {what}, not what starts a training")).hint(*hint));
     }
@@ -240,9 +244,10 @@ fn sniff(text: &str) -> Result<Tool, Problem> {
     let first = first.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("//"));
     let is_object = first.clone().next().is_some_and(|line| line.starts_with('{'));
     let tables = ["[training]", "[parallelism]", "[activation_checkpoint]", "[float8]", "[job]", "[lr_scheduler]"];
-    if megatron::is_one(text) {
+    let keys = ["zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16", "bfloat16"];
+    if megatron::is_script(text) {
         Ok(Tool::Megatron)
-    } else if is_object {
+    } else if is_object && keys.iter().any(|key| has(key)) {
         Ok(Tool::DeepSpeed)
     } else if tables.iter().any(|table| starts(table)) {
         Ok(Tool::Torchtitan)

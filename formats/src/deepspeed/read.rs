@@ -134,8 +134,8 @@ fn is_host(settings: &mut Settings<'_>, key: names::Key, table: &str) -> bool {
     let word = settings.text(key);
     match word.as_deref() {
         None if settings.has_table(table) && !settings.has(key) => {
-            settings.assume(key[0], "cpu");
-            true
+            settings.assume(key[0], "none");
+            false
         }
         None | Some("none") => false,
         Some("cpu") => true,

@@ -1,6 +1,6 @@
 //! A plan as the configuration that makes DeepSpeed carry it out.
 
-use ir::{AttentionKernel, GradientFormat, Model, Plan, Precision, Problem, Recompute, Schedule, Workload, ZeroStage};
+use ir::{GradientFormat, Model, Plan, Precision, Problem, Recompute, Schedule, Workload, ZeroStage};
 use serde_json::{Map, Value, json};
 
 use super::names;
@@ -109,13 +109,6 @@ fn refuse(refusals: &mut Refusals, model: &Model, workload: &Workload, plan: &Pl
     let precision = workload.precision;
     let odd = matches!(precision, Precision::Fp8 | Precision::Tf32);
     refusals.refuse_if(odd, "training.precision", precision.name(), "bf16, fp16 or fp32");
-    let plain = workload.attention == AttentionKernel::Plain;
-    refusals.refuse_if(
-        plain,
-        "training.attention",
-        "the kernel of attention is the program's",
-        "fused, which is assumed",
-    );
     refusals.refuse_if(plan.mesh.context > 1, "plan.context", "ranks that share sequences", "context = 1");
     refusals.refuse_if(
         plan.mesh.expert > 1,

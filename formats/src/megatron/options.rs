@@ -37,7 +37,7 @@ pub(super) struct Options<'t> {
 const BLOCK: (&str, &str) = (" arguments ---", " end of arguments ---");
 
 /// Whether a block of arguments is in a text.
-pub(super) fn is_log(text: &str) -> bool {
+pub(crate) fn is_log(text: &str) -> bool {
     text.contains(BLOCK.0)
 }
 

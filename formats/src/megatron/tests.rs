@@ -217,6 +217,9 @@ fn what_was_read_assumed_and_passed_over_is_told() {
     let report = good(SCRIPT, "gpt3.sh").report;
     let read = report.read.iter().find(|one| one.key == "pipeline-model-parallel-size").unwrap();
     assert_eq!((read.value.as_str(), read.line), ("16", 52));
+    // The first of an array that is expanded in quotes stands where the array is written, too.
+    let first = report.read.iter().find(|one| one.key == "tensor-model-parallel-size").unwrap();
+    assert_eq!(first.line, 51);
     assert!(report.ignored.iter().any(|one| one.key == "log-interval" && one.value == "100"), "{report:?}");
     let assumed = |name: &str| report.assumed.iter().find(|one| one.name == name).map(|one| one.value.as_str());
     assert_eq!(
