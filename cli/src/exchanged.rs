@@ -34,7 +34,11 @@ pub(crate) fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error
             }
             let report = trainyard::export(&scenario::load(scenario)?, target(*to), context)?;
             let Some(out) = out else {
-                if !common.quiet {
+                let as_json = common.json.as_deref() == Some(Path::new("-"));
+                if common.quiet && !as_json {
+                    // No summary, but what was asked for.
+                    show::out(report.text.trim_end());
+                } else {
                     report.notes.iter().for_each(|note| show::note(note));
                 }
                 return Ok(Answer::good(json(&report), report.text));

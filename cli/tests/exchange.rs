@@ -48,6 +48,8 @@ fn a_script_becomes_a_scenario_and_a_script_again() {
     let (output, out, error) = trainyard(at, &["export", "scenario.toml", "--to", "megatron"]);
     assert_eq!(output.status.code(), Some(0), "{error}");
     assert!(out.starts_with("#!/bin/bash\n") && out.contains("--tensor-model-parallel-size 2"), "{out}");
+    let (_, quiet, error) = trainyard(at, &["export", "scenario.toml", "--to", "megatron", "-q"]);
+    assert_eq!((quiet.as_str(), error.as_str()), (out.as_str(), ""));
     let (output, _, error) = trainyard(at, &["export", "scenario.toml", "--to", "megatron", "--out", "again.sh"]);
     assert_eq!(output.status.code(), Some(0), "{error}");
     assert_eq!(std::fs::read_to_string(at.join("again.sh")).unwrap().trim(), out.trim());

@@ -159,8 +159,8 @@ fn drawn(dice: &mut Dice, tool: Tool) -> (String, String, &'static str) {
         if tool == Tool::Torchtitan && dice.chance(40) {
             plan += "schedule = \"gpipe\"\n";
         }
-    } else if pipeline == 2 && tool != Tool::DeepSpeed && dice.chance(30) {
-        plan += "layers_per_stage = \"UNEVEN\"\n";
+    } else if pipeline > 1 && tool != Tool::DeepSpeed && dice.chance(40) {
+        plan += &format!("layers_per_stage = \"UNEVEN-{pipeline}\"\n");
     }
     let ways = match tool {
         Tool::Megatron => &["none", "selective", "full"][..],
@@ -198,9 +198,12 @@ fn drawn(dice: &mut Dice, tool: Tool) -> (String, String, &'static str) {
     (text, nodes, model)
 }
 
-/// Layers of two stages that are not alike, of a model with so many.
+/// Layers of stages that are not alike, of a model with so many.
 fn uneven(text: &str, layers: u32) -> String {
-    text.replace("\"UNEVEN\"", &format!("[{}, {}]", layers / 2 + 1, layers - layers / 2 - 1))
+    let (half, each) = (layers / 2, layers / 4);
+    let two = format!("[{}, {}]", half + 1, layers.saturating_sub(half + 1));
+    let four = format!("[{}, {each}, {}, {}]", each.saturating_sub(1), each + 1, layers.saturating_sub(3 * each));
+    text.replace("\"UNEVEN-2\"", &two).replace("\"UNEVEN-4\"", &four)
 }
 
 #[test]

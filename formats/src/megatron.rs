@@ -17,6 +17,7 @@
 
 mod division;
 mod flags;
+mod layout;
 mod model;
 mod names;
 mod options;

@@ -62,7 +62,7 @@ fn a_pipeline_is_read_and_its_batch_says_how_many_devices_there_are() {
 /// A configuration of these keys on so many devices, and what is wrong with it.
 fn check(devices: u64, keys: &str, expect: &[&str]) {
     let text = format!("{{\n{keys}\n}}\n");
-    let result = training::read(&text, "ds.json", None, ModelGiven::Yes)
+    let result = training::read(&text, "ds.json", Some(Tool::DeepSpeed), ModelGiven::Yes)
         .and_then(|training| training.divide(&model(), asked(devices)).map(drop));
     match result {
         Ok(()) => assert!(expect.is_empty(), "{keys}"),

@@ -30,14 +30,13 @@ pub fn config(model: &Model, workload: &Workload, plan: &Plan) -> Result<String,
     }
     root.put(names::FP16, json!(workload.precision == Precision::Fp16));
     root.put(names::BF16, json!(workload.precision == Precision::Bf16));
-    let word = |format: GradientFormat| match (format, workload.precision) {
-        (GradientFormat::Fp32, _) => "fp32",
-        (GradientFormat::Half, Precision::Fp16) => "fp16",
-        (GradientFormat::Half, _) => "bf16",
-    };
-    if workload.precision != Precision::Fp32 {
-        root.put(names::ACCUMULATION, json!(word(workload.recipe.gradients)));
-        root.put(names::COMMUNICATION, json!(word(workload.recipe.reduced_gradients)));
+    // 16 bits are what DeepSpeed takes where nothing is said.
+    for (format, key) in
+        [(workload.recipe.gradients, names::ACCUMULATION), (workload.recipe.reduced_gradients, names::COMMUNICATION)]
+    {
+        if format == GradientFormat::Fp32 {
+            root.put(key, json!("fp32"));
+        }
     }
     root.put(names::OPTIMIZER, json!("AdamW"));
     root.put(names::LEARNING_RATE, json!(of.learning_rate));

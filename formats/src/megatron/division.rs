@@ -5,6 +5,7 @@ use ir::{
     ZeroStage,
 };
 
+use super::layout;
 use super::options::Options;
 use crate::settings::Places;
 
@@ -63,6 +64,36 @@ pub(super) fn read(options: &mut Options<'_>, model: &Model) -> Division {
     }
 }
 
+/// Where the parts of each stage are written out.
+const LAYOUT: &str = "pipeline-model-parallel-layout";
+
+/// The layers of a layout that is written out.
+fn written_out(options: &mut Options<'_>, text: &str, beside: bool, (layers, pipeline): (u32, u32)) -> Vec<Vec<u32>> {
+    let read = layout::read(text).and_then(|all| {
+        let sum = all.iter().fold(0u32, |sum, count| sum.saturating_add(*count));
+        let stages = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        if beside {
+            Err("is written beside other options that divide layers".to_owned())
+        } else if sum != layers {
+            Err(format!("has {sum} layers, and the model {layers}"))
+        } else if !stages.is_multiple_of(pipeline) {
+            Err(format!("has {stages} stages, which do not divide over {pipeline} ranks"))
+        } else {
+            Ok(all)
+        }
+    });
+    match read {
+        Ok(all) => {
+            let of = |position: usize| all.iter().skip(position).step_by(pipeline as usize).copied().collect();
+            (0..pipeline as usize).map(of).collect()
+        }
+        Err(why) => {
+            options.fault(LAYOUT, why, "each layer once, as in E,t*8|t*8|t*8,L");
+            vec![vec![layers]]
+        }
+    }
+}
+
 /// Layers of each chunk of each position.
 fn layers(options: &mut Options<'_>, model: &Model, pipeline: u32) -> Vec<Vec<u32>> {
     let ends = ["decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"]
@@ -77,6 +108,10 @@ fn layers(options: &mut Options<'_>, model: &Model, pipeline: u32) -> Vec<Vec<u3
         let message = format!("{pipeline} stages for {} layers", model.layers);
         options.fault("pipeline-model-parallel-size", message, "at most one stage for each layer");
         return vec![vec![model.layers]];
+    }
+    if let Some(text) = options.has(LAYOUT).then(|| options.text(LAYOUT)).flatten() {
+        let beside = ends.iter().any(Option::is_some) || per_chunk.or(chunks).is_some();
+        return written_out(options, &text, beside, (model.layers, pipeline));
     }
     let fixed = ends.iter().flatten().copied().fold(0u32, u32::saturating_add);
     let middle = pipeline.saturating_sub(u32::try_from(ends.iter().flatten().count()).expect("two at most"));
@@ -197,22 +232,23 @@ fn mesh(options: &mut Options<'_>, model: &Model, tensor: u32) -> Mesh {
             ContextMethod::Ring
         }
     };
-    let expert = options.count("expert-model-parallel-size", 1);
     let routed = model.variants.experts.is_some();
+    if !routed {
+        options.pass(&["expert-model-parallel-size", "expert-tensor-parallel-size"]);
+        let context_method = if context > 1 { context_method } else { ContextMethod::Ring };
+        return Mesh { context, context_method, ..Mesh::default() };
+    }
+    let expert = options.count("expert-model-parallel-size", 1);
     let own = options.has("expert-tensor-parallel-size");
     let expert_tensor = options.count("expert-tensor-parallel-size", tensor);
-    if routed && !own && tensor > 1 {
+    if !own && tensor > 1 {
         let message = format!(
             "expert-tensor-parallel-size: {tensor}, Megatron's default being that of tensor-model-parallel-size"
         );
         options.report.notes.push(message);
     }
     let context_method = if context > 1 { context_method } else { ContextMethod::Ring };
-    if routed {
-        Mesh { context, context_method, expert, expert_tensor }
-    } else {
-        Mesh { context, context_method, ..Mesh::default() }
-    }
+    Mesh { context, context_method, expert, expert_tensor }
 }
 
 fn sharing(options: &mut Options<'_>, model: &Model, zero: ZeroStage) -> Sharing {

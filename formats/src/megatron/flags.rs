@@ -5,6 +5,7 @@ use ir::{
     QueryKeyNorm, Recompute, Schedule, Scoring, Variants, Workload, ZeroStage,
 };
 
+use super::layout;
 use super::model::default_ffn;
 
 /// An option and what stands after it, if anything does.
@@ -53,6 +54,9 @@ impl Out {
     fn value(&mut self, name: &str, value: impl ToString) {
         self.flags.push(Flag { name: format!("--{name}"), value: Some(value.to_string()) });
     }
+    fn number(&mut self, name: &str, value: f64) {
+        self.value(name, format_args!("{value:?}"));
+    }
     fn switch(&mut self, name: &str, is_on: bool) {
         if is_on {
             self.flags.push(Flag { name: format!("--{name}"), value: None });
@@ -86,7 +90,7 @@ fn sizes(out: &mut Out, model: &Model) {
     if model.norm == NormKind::RmsNorm {
         out.value("normalization", "RMSNorm");
     }
-    out.value("norm-epsilon", model.norm_epsilon);
+    out.number("norm-epsilon", model.norm_epsilon);
     match model.positions {
         Positions::Rope { theta } => {
             out.value("position-embedding-type", "rope");
@@ -209,12 +213,12 @@ fn training(out: &mut Out, workload: &Workload, learned: bool) {
         AttentionKernel::Fused => out.switch("use-flash-attn", true),
         AttentionKernel::Plain => out.value("attention-backend", "unfused"),
     }
-    out.value("lr", optimizer.learning_rate);
-    out.value("adam-beta1", optimizer.beta1);
-    out.value("adam-beta2", optimizer.beta2);
-    out.value("adam-eps", optimizer.epsilon);
-    out.value("weight-decay", optimizer.weight_decay);
-    out.value("clip-grad", optimizer.clip_norm.unwrap_or(0.0));
+    out.number("lr", optimizer.learning_rate);
+    out.number("adam-beta1", optimizer.beta1);
+    out.number("adam-beta2", optimizer.beta2);
+    out.number("adam-eps", optimizer.epsilon);
+    out.number("weight-decay", optimizer.weight_decay);
+    out.number("clip-grad", optimizer.clip_norm.unwrap_or(0.0));
     if optimizer.warmup_iterations > 0 {
         out.value("lr-warmup-iters", optimizer.warmup_iterations);
     }
@@ -239,7 +243,7 @@ fn recipe(out: &mut Out, workload: &Workload, plan: &Plan) {
         out.switch("moe-enable-deepep", true);
     }
     if recipe.balance_loss > 0.0 {
-        out.value("moe-aux-loss-coeff", recipe.balance_loss);
+        out.number("moe-aux-loss-coeff", recipe.balance_loss);
     }
     let packed = recipe.document_length.is_some();
     out.refuse_if(packed, "training.document_length", "documents that see themselves alone", "leave the key out");
@@ -299,22 +303,21 @@ fn stages(out: &mut Out, model: &Model, plan: &Plan) {
     let totals = plan.stages.iter().map(|stage| stage.layers.iter().sum::<u32>()).collect::<Vec<_>>();
     let chunks = plan.chunks_per_stage();
     let even = plan.stages.iter().all(|stage| stage.layers.iter().all(|layers| *layers == stage.layers[0]));
-    out.refuse_if(!even, "plan.stages", "chunks of unlike layers", "equal chunks");
-    if chunks > 1 {
-        out.value("num-virtual-stages-per-pipeline-rank", chunks);
-    }
-    if totals.iter().any(|layers| *layers != totals[0]) {
-        let (first, last) = (totals[0], totals[totals.len() - 1]);
-        let middle = &totals[1..totals.len() - 1];
-        let alike = middle.windows(2).all(|pair| pair[0] == pair[1]);
-        out.refuse_if(
-            !alike,
-            "plan.stages",
-            "stages of unlike layers other than the first and the last",
-            "equal stages between them",
-        );
-        out.value("decoder-first-pipeline-num-layers", first);
-        out.value("decoder-last-pipeline-num-layers", last);
+    let (first, last) = (totals[0], totals[totals.len() - 1]);
+    let middle = totals.get(1..totals.len() - 1).unwrap_or_default();
+    let alike = middle.windows(2).all(|pair| pair[0] == pair[1]) && totals.iter().all(|layers| *layers >= chunks);
+    if !(even && alike) {
+        let chunk = |chunk: usize| plan.stages.iter().map(move |stage| stage.layers.get(chunk).copied().unwrap_or(0));
+        let all = (0..chunks as usize).flat_map(chunk).collect::<Vec<_>>();
+        out.value("pipeline-model-parallel-layout", layout::write(&all));
+    } else {
+        if chunks > 1 {
+            out.value("num-virtual-stages-per-pipeline-rank", chunks);
+        }
+        if totals.iter().any(|layers| *layers != first) {
+            out.value("decoder-first-pipeline-num-layers", first);
+            out.value("decoder-last-pipeline-num-layers", last);
+        }
     }
     let (first, concerned) = (plan.stages[0].recompute, plan.stages[0].recompute_layers);
     let unlike = plan.stages.iter().any(|stage| (stage.recompute, stage.recompute_layers) != (first, concerned));

@@ -17,7 +17,8 @@ pub(super) fn read(options: &mut Options<'_>, name: String) -> Model {
     let mlp = if options.switch("swiglu", false) { MlpKind::SwiGlu } else { MlpKind::Gelu };
     let ffn = options.count("ffn-hidden-size", default_ffn(hidden, mlp));
     let grouped = options.switch("group-query-attention", false);
-    let groups = options.count("num-query-groups", 1);
+    let groups =
+        if grouped { options.count("num-query-groups", 1) } else { options.number("num-query-groups").unwrap_or(1) };
     let bias = options.unless("disable-bias-linear", "add-bias-linear");
     let untied = options.switch("untie-embeddings-and-output-weights", false);
     let query_key_norm = if options.switch("qk-layernorm", false) { QueryKeyNorm::Head } else { QueryKeyNorm::None };

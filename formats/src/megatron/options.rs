@@ -188,6 +188,9 @@ impl<'t> Options<'t> {
 
     /// Notes a default that was taken.
     pub(super) fn assume(&mut self, name: &str, value: impl ToString) {
+        if self.report.assumed.iter().any(|one| one.name == name) {
+            return;
+        }
         let source = "Megatron-LM's default".to_owned();
         self.report.assumed.push(Assumption { name: name.to_owned(), value: value.to_string(), source });
     }

@@ -95,7 +95,7 @@ pub fn script(model: &Model, workload: &Workload, plan: &Plan, per_node: u32) ->
     for (group, _) in GROUPS {
         let _ = write!(out, "\n{group}=(\n");
         for flag in flags.iter().chain(&placeholder).filter(|flag| group_of(&flag.name) == group) {
-            let quoted = flag.value.as_ref().filter(|value| value.contains(['(', '[', '*', ' ']));
+            let quoted = flag.value.as_ref().filter(|value| value.contains(['(', '[', '*', ' ', '|']));
             let _ = match quoted {
                 Some(value) => writeln!(out, "    {} '{value}'", flag.name),
                 None => writeln!(out, "    {flag}"),

@@ -101,6 +101,19 @@ fn what_megatron_cannot_do_is_refused_by_name() {
     }
 }
 
+#[test]
+fn stages_of_any_layers_are_written_as_a_layout() {
+    let run = good(LOG, "run.log");
+    let mut plan = run.plan(64).unwrap();
+    for layers in [[vec![20], vec![12]], [vec![9, 7], vec![8, 8]], [vec![0, 15], vec![17, 0]]] {
+        plan.stages.iter_mut().zip(layers).for_each(|(stage, layers)| stage.layers = layers);
+        plan.microbatches = 32;
+        let written =
+            script(&run.model, &run.workload, &plan, 8).unwrap_or_else(|problems| panic!("{}", words(&problems)));
+        assert_eq!(good(&written, "a.sh").plan(64).unwrap(), plan, "{written}");
+    }
+}
+
 /// A good command with these words more, and what is wrong then.
 fn check(more: &str, expect: &[&str]) {
     let text = format!(
@@ -139,6 +152,12 @@ fn faults_are_told_by_name_and_line() {
     check(
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4",
         &["stages of 6 layers do not divide"],
+    );
+    check("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E,t*10|t*14,L'", &[]);
+    check("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t*9|t*15|L'", &[]);
+    check(
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t*10|L'",
+        &["has 10 layers, and the model 24"],
     );
     check("--recompute-granularity full", &["recompute-method is missing"]);
     check("--squared-relu --fp16", &["squared ReLU is not modelled", "exclude each other"]);

@@ -153,7 +153,7 @@ fn run(settings: &mut Settings<'_>, given: ModelGiven) -> Run {
         schedule,
         chunks,
         microbatch: microbatch(settings, pipeline),
-        split: split::read(settings),
+        split: split::read(settings, pipeline),
         checkpointing: checkpointing(settings),
         places: settings.places(),
     }
@@ -286,11 +286,9 @@ fn precision(settings: &mut Settings<'_>) -> Precision {
 
 fn mesh(settings: &mut Settings<'_>) -> Mesh {
     let context = settings.whole_or(names::CONTEXT, 1, 1);
-    let method = settings.choice(
-        names::ROTATION,
-        &[("allgather", ContextMethod::AllGather), ("alltoall", ContextMethod::Ring)],
-        0,
-    );
+    let methods = [("allgather", ContextMethod::AllGather), ("alltoall", ContextMethod::Ring)];
+    let told = context > 1 || settings.has(names::ROTATION);
+    let method = if told { settings.choice(names::ROTATION, &methods, 0) } else { ContextMethod::Ring };
     Mesh {
         context,
         context_method: if context > 1 { method } else { ContextMethod::Ring },

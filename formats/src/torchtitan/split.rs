@@ -24,10 +24,9 @@ pub(super) enum Split {
 /// More layers than any model has.
 const MOST_LAYERS: u32 = 1 << 16;
 
-pub(super) fn read(settings: &mut Settings<'_>) -> Split {
+pub(super) fn read(settings: &mut Settings<'_>, pipeline: u32) -> Split {
     let points = settings.take(names::SPLIT_POINTS);
     let parts = settings.take(names::PARTS);
-    let piped = settings.has(names::PIPELINE);
     let (first, last) = (settings.whole(names::FIRST_LESS, 0), settings.whole(names::LAST_LESS, 0));
     let per_stage = settings.whole(names::PER_STAGE, 1);
     match (parts, points) {
@@ -67,7 +66,7 @@ pub(super) fn read(settings: &mut Settings<'_>) -> Split {
                 }
             }
             for (key, written) in [(names::FIRST_LESS, first), (names::LAST_LESS, last)] {
-                if written.is_none() && piped {
+                if written.is_none() && pipeline > 1 {
                     settings.assume(key[0], 1);
                 }
             }
