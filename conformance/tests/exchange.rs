@@ -116,6 +116,28 @@ fn models(tool: Tool) -> &'static [&'static str] {
     }
 }
 
+/// How a drawn model is trained.
+fn drawn_training(dice: &mut Dice, tool: Tool, batch: u32) -> String {
+    let precision = match tool {
+        Tool::Megatron => dice.pick(&["bf16", "fp16", "fp8", "fp32"]),
+        Tool::Torchtitan => dice.pick(&["bf16", "fp8", "fp32"]),
+        Tool::DeepSpeed => dice.pick(&["bf16", "fp16", "fp32"]),
+    };
+    let (length, steps) = (dice.pick(&[1024, 2048]), dice.within(1, 1000));
+    let training = format!(
+        "sequence_length = {length}\nglobal_batch = {batch}\niterations = {steps}\nprecision = \"{precision}\"\n"
+    );
+    let optimizer = format!(
+        "learning_rate = {:?}\nbeta2 = {:?}\nweight_decay = {:?}\nwarmup_iterations = {}\nclip_norm = {}\n",
+        dice.pick(&[3e-4, 1.5e-5, 0.002]),
+        dice.pick(&[0.95, 0.999]),
+        dice.pick(&[0.0, 0.1]),
+        dice.within(0, 20),
+        dice.pick(&["1.0", "0.3", "\"none\""])
+    );
+    format!("{training}\n[training.optimizer]\n{optimizer}")
+}
+
 /// A scenario that is drawn: its text, its nodes and its model. What does not matter to a plan is at its default.
 fn drawn(dice: &mut Dice, tool: Tool) -> (String, String, &'static str) {
     let model = dice.pick(models(tool));
@@ -171,29 +193,12 @@ fn drawn(dice: &mut Dice, tool: Tool) -> (String, String, &'static str) {
     if tool != Tool::Torchtitan && dice.chance(20) {
         plan += "offload = [\"optimizer\"]\n";
     }
-    let batch = data * size * count;
-    let precision = match tool {
-        Tool::Megatron => dice.pick(&["bf16", "fp16", "fp8", "fp32"]),
-        Tool::Torchtitan => dice.pick(&["bf16", "fp8", "fp32"]),
-        Tool::DeepSpeed => dice.pick(&["bf16", "fp16", "fp32"]),
-    };
-    let (length, steps) = (dice.pick(&[1024, 2048]), dice.within(1, 1000));
-    let training = format!(
-        "sequence_length = {length}\nglobal_batch = {batch}\niterations = {steps}\nprecision = \"{precision}\"\n"
-    );
-    let optimizer = format!(
-        "learning_rate = {:?}\nbeta2 = {:?}\nweight_decay = {:?}\nwarmup_iterations = {}\nclip_norm = {}\n",
-        dice.pick(&[3e-4, 1.5e-5, 0.002]),
-        dice.pick(&[0.95, 0.999]),
-        dice.pick(&[0.0, 0.1]),
-        dice.within(0, 20),
-        dice.pick(&["1.0", "0.3", "\"none\""])
-    );
+    let training = drawn_training(dice, tool, data * size * count);
     let world: u32 = replicas * tensor * pipeline;
     let nodes = format!("{} x dgx-h100", world.div_ceil(8));
     let seed = dice.within(0, 1_000_000);
     let text = format!(
-        "seed = {seed}\n[cluster]\nnodes = \"{nodes}\"\n[model]\nname = \"{model}\"\n[training]\n{training}\n[training.optimizer]\n{optimizer}\n[plan]\n{plan}"
+        "seed = {seed}\n[cluster]\nnodes = \"{nodes}\"\n[model]\nname = \"{model}\"\n[training]\n{training}\n[plan]\n{plan}"
     );
     (text, nodes, model)
 }

@@ -416,7 +416,7 @@ impl Run {
         let of = u64::from(replicas);
         match (batch.map(u64::from), self.microbatch, self.steps) {
             (Some(batch), Some(micro), Some(steps)) => {
-                let product = u64::from(micro) * u64::from(steps) * of;
+                let product = (u64::from(micro) * u64::from(steps)).saturating_mul(of);
                 if product == batch {
                     return Ok((narrow(batch), micro, steps));
                 }
@@ -439,7 +439,7 @@ impl Run {
             }
             (None, Some(micro), steps) => {
                 let steps = steps.unwrap_or_else(|| one(names::STEPS));
-                let batch = u64::from(micro) * u64::from(steps) * of;
+                let batch = (u64::from(micro) * u64::from(steps)).saturating_mul(of);
                 match u32::try_from(batch) {
                     Ok(batch) => Ok((batch, micro, steps)),
                     Err(_) => fault(

@@ -92,6 +92,9 @@ fn the_batch_is_solved_for_what_is_missing() {
     check(3, "\"train_batch_size\": 8", &["the nearest is 6 or 9"]);
     check(3, "\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 2", &["the nearest is 6 or 12"]);
     check(3, "\"train_micro_batch_size_per_gpu\": 2", &[]);
+    let huge = "\"train_micro_batch_size_per_gpu\": 4294967295, \"gradient_accumulation_steps\": 4294967295";
+    check(1 << 20, huge, &["are out of reach"]);
+    check(1 << 20, &format!("\"train_batch_size\": 8, {huge}"), &["8 is not"]);
     check(3, "\"gradient_accumulation_steps\": 2", &["neither it nor train_micro_batch_size_per_gpu"]);
     check(3, "\"train_batch_size\": \"auto\"", &["give --global-batch"]);
 }

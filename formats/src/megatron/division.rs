@@ -301,12 +301,13 @@ impl Division {
 
     fn divided(&self, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
         let pipeline = u32::try_from(self.stages.len()).expect("few stages");
-        let each = u64::from(self.tensor) * u64::from(pipeline) * u64::from(self.mesh.context);
+        let degrees = [self.tensor, pipeline, self.mesh.context].map(u64::from);
+        let each = degrees.into_iter().fold(1, u64::saturating_mul);
         let mut problems = Vec::new();
         if devices == 0 || !devices.is_multiple_of(each) {
             let message =
                 format!("{devices} devices do not divide into groups of {each} (tensor x pipeline x context)");
-            let (below, above) = (devices / each * each, devices.div_ceil(each).max(1) * each);
+            let (below, above) = (devices / each * each, devices.div_ceil(each).max(1).saturating_mul(each));
             let nearest = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
             return Err(vec![
                 Problem::new("--tensor-model-parallel-size", message)

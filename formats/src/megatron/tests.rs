@@ -174,6 +174,11 @@ fn a_division_that_does_not_fit_says_what_would() {
     let message = words(&run.plan(128 * 5).unwrap_err());
     assert!(message.contains("1535 or 1540"), "{message}");
     assert!(run.plan(0).is_err());
+    // Degrees whose product leaves 64 bits.
+    let text = SCRIPT
+        .replace("--tensor-model-parallel-size 8", "--tensor-model-parallel-size 2147483648")
+        .replace("--sequence-parallel", "--context-parallel-size 2147483648");
+    assert!(good(&text, "gpt3.sh").plan(128).is_err());
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn stack(tool: Tool, cluster: &Cluster) -> String {
 
 /// The draft's text, which reads back to what it was made of and can be carried out.
 fn checked(draft: &Draft<'_>, out: &Path, cluster: &Cluster) -> Result<String, Error> {
-    let text = draft.to_toml();
+    let text = draft.written();
     let base = out.parent().unwrap_or(Path::new(""));
     let loaded = scenario::parse(&out.display().to_string(), &text, base)?;
     let scenario::Training { model, workload, plan } = draft.training;

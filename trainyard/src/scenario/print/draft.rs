@@ -35,7 +35,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     /// The scenario's text.
-    pub(crate) fn to_toml(&self) -> String {
+    pub(crate) fn written(&self) -> String {
         let Training { model, workload, plan } = self.training;
         let stack = StackChoice { name: Some(self.stack.to_owned()), ..StackChoice::default() };
         let model = if self.is_known { table([("name", text(&model.name))]) } else { model_table(model) };
