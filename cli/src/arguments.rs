@@ -52,6 +52,30 @@ pub(crate) enum ScoreChoice {
     All,
 }
 
+/// Whose file `import` reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum FromChoice {
+    /// A script that starts Megatron-LM, or a log with its block of arguments
+    Megatron,
+    /// torchtitan's TOML
+    Torchtitan,
+    /// DeepSpeed's JSON
+    Deepspeed,
+}
+
+/// For whom `export` writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ToChoice {
+    /// A script that starts Megatron-LM
+    Megatron,
+    /// torchtitan's TOML
+    Torchtitan,
+    /// DeepSpeed's JSON
+    Deepspeed,
+    /// A table of ranks: node, device and place on every axis
+    RankMap,
+}
+
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Verb {
@@ -83,6 +107,49 @@ pub(crate) enum Verb {
         /// Replace a scenario that is there
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Write a scenario of what Megatron-LM's, torchtitan's or DeepSpeed's own file says
+    Import {
+        /// A script, a log, a TOML or a JSON
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Whose file it is; without it, its content says it
+        #[arg(long, value_name = "SOFTWARE", value_enum)]
+        from: Option<FromChoice>,
+        /// Nodes by name and count, again for groups of unlike nodes; without it, as many as the file speaks of
+        #[arg(long, value_name = "\"32 x dgx-h100\"")]
+        cluster: Vec<String>,
+        /// A model of the catalog, or a Hugging Face config.json, where the file does not say what is trained
+        #[arg(long, value_name = "MODEL")]
+        model: Option<String>,
+        /// Tokens of one sequence, where the file does not say it
+        #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+        sequence_length: Option<u32>,
+        /// Sequences of one iteration, where the file does not say it
+        #[arg(long, value_name = "SEQUENCES", value_parser = clap::value_parser!(u32).range(1..))]
+        global_batch: Option<u32>,
+        /// The scenario to write
+        #[arg(long, value_name = "FILE", default_value = "scenario.toml")]
+        out: PathBuf,
+        /// Replace a scenario that is there
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Write a scenario's plan as a file of the software that trains, or as a table of ranks
+    Export {
+        /// A scenario file, or a folder with a scenario.toml
+        #[arg(value_name = "SCENARIO")]
+        scenario: PathBuf,
+        /// For whom
+        #[arg(long, value_name = "SOFTWARE", value_enum)]
+        to: ToChoice,
+        /// The file to write; without it, standard output
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
         #[command(flatten)]
         common: Common,
     },
@@ -251,6 +318,8 @@ impl Verb {
         match self {
             Self::Quickstart { .. } => "quickstart",
             Self::Init { .. } => "init",
+            Self::Import { .. } => "import",
+            Self::Export { .. } => "export",
             Self::Plan(_) => "plan",
             Self::Simulate(_) => "simulate",
             Self::Explain(_) => "explain",
@@ -273,6 +342,8 @@ impl Verb {
         match self {
             Self::Quickstart { common, .. }
             | Self::Init { common, .. }
+            | Self::Import { common, .. }
+            | Self::Export { common, .. }
             | Self::Calibrate { common, .. }
             | Self::Check { common, .. }
             | Self::Validate { common, .. }

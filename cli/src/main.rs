@@ -6,6 +6,7 @@
 
 mod answer;
 mod arguments;
+mod exchanged;
 mod exit;
 mod launched;
 mod measured;

@@ -11,6 +11,12 @@ pub(crate) fn out(text: &str) {
     let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
+/// Prints a note beside the result.
+pub(crate) fn note(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(anstream::stderr().lock(), "{} {text}", "note:".yellow());
+}
+
 /// Prints an error with its source lines.
 pub(crate) fn error(error: &Error) {
     use std::io::Write as _;

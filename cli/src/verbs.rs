@@ -12,7 +12,7 @@ use trainyard::{
 use crate::answer::{Answer, close, close_with_page, close_with_reports, open, stage};
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
-use crate::{exit, launched, measured, show, tables};
+use crate::{exchanged, exit, launched, measured, show, tables};
 
 /// Carries out the verb and returns its exit code.
 pub(crate) fn run(arguments: &Arguments, interrupt: &Arc<AtomicBool>) -> u8 {
@@ -71,6 +71,7 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             let report = trainyard::init(&request)?;
             Ok(Answer::good(json(&report), tables::init(&report)))
         }
+        Verb::Import { .. } | Verb::Export { .. } => exchanged::answer(verb, context),
         Verb::Plan(of) | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
             of_scenario(verb, of, context)
         }

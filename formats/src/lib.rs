@@ -12,13 +12,20 @@
 //! assert_eq!(model.head_dim, 16);
 //! ```
 
+pub mod deepspeed;
 pub mod hugging_face;
 pub mod measured_runs;
 pub mod megatron;
 pub mod nccl_tests;
+pub mod rank_map;
 pub mod tokenizer;
 pub mod topology;
+pub mod torchtitan;
+pub mod training;
 
+mod json;
+mod refusals;
+mod settings;
 #[cfg(test)]
 mod testing;
 mod text;

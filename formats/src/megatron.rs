@@ -3,7 +3,7 @@
 //!
 //! Strict: an option is read, or known to change neither what is trained nor how long it takes, or refused by name. In a
 //! log, which holds hundreds of arguments at their defaults, one that is unknown is noted, unless it looks like one that
-//! shapes the model or its division. What is left out has Megatron's default; [`Run::notes`] says which defaults decide.
+//! shapes the model or its division. What is left out has Megatron's default; [`Run::report`] says which defaults decide.
 //!
 //! ```
 //! use trainyard_formats as formats;
@@ -17,9 +17,11 @@
 
 mod division;
 mod flags;
+mod layout;
 mod model;
 mod names;
 mod options;
+mod script;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,11 @@ use ir::{Model, Plan, Problem, Workload};
 use division::Division;
 use options::Options;
 
+use crate::training::Report;
+
 pub use flags::flags;
+pub(crate) use options::is_log;
+pub use script::script;
 
 /// What Megatron's arguments say.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,8 +47,8 @@ pub struct Run {
     pub workload: Workload,
     /// Devices that the launcher or the log speaks of, if it does.
     pub devices: Option<u64>,
-    /// Defaults that decide, and what was left alone.
-    pub notes: Vec<String>,
+    /// What was read, assumed and left alone.
+    pub report: Report,
     division: Division,
 }
 
@@ -78,10 +84,15 @@ pub fn read(text: &str, file_name: &str) -> Result<Run, Vec<Problem>> {
         }
     }
     if options.problems.is_empty() {
-        Ok(Run { model, workload, devices, notes: options.notes, division })
+        Ok(Run { model, workload, devices, report: options.report, division })
     } else {
         Err(options.problems)
     }
+}
+
+/// Whether a text is a script that starts a Python program.
+pub(crate) fn is_script(text: &str) -> bool {
+    shell::command(text).is_some()
 }
 
 /// Devices: the world of a log, or the processes that a launcher starts.

@@ -42,6 +42,7 @@ pub mod words;
 
 pub use catalog::calibrations;
 pub use error::{Error, InputError};
+pub use formats::training::Tool;
 pub use launch::{Launch, Launcher};
 pub use output::Output;
 pub use progress::{Context, Progress};
@@ -49,8 +50,8 @@ pub use reports::Document;
 pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{Loaded, Scenario};
 pub use verbs::{
-    CalibrateRowsRequest, Gathered, InitRequest, LaunchRequest, Subject, SweepPoints, SweepRequest, ValidateRequest,
-    Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, gather, init,
-    launch as launch_processes, plan, quickstart, run, run_from, run_gathered, serve_launched, simulate, size,
-    stage_reports, sweep, take_part, validate,
+    CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest, Subject, SweepPoints,
+    SweepRequest, ValidateRequest, Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff,
+    doctor, explain, export, gather, import, init, launch as launch_processes, plan, quickstart, run, run_from,
+    run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part, validate,
 };

@@ -5,7 +5,9 @@ use ir::{
     ZeroStage,
 };
 
+use super::layout;
 use super::options::Options;
+use crate::settings::Places;
 
 /// Degrees and switches, for any number of devices.
 #[derive(Clone, PartialEq, Debug)]
@@ -20,6 +22,8 @@ pub(super) struct Division {
     stages: Vec<StagePlan>,
     /// Copies of what is divided over replicas.
     instances: u32,
+    /// Where options stand.
+    places: Places,
 }
 
 /// Most stages, and chunks of one, that are written out.
@@ -30,32 +34,63 @@ const MOST_CHUNKS: u32 = 1 << 10;
 pub(super) fn read(options: &mut Options<'_>, model: &Model) -> Division {
     let tensor = options.count("tensor-model-parallel-size", 1);
     let pipeline = options.count("pipeline-model-parallel-size", 1);
-    for derived in [
+    // They follow from the others.
+    options.pass(&[
         "data-parallel-size",
         "transformer-pipeline-model-parallel-size",
         "virtual-pipeline-model-parallel-size",
         "encoder-tensor-model-parallel-size",
         "encoder-pipeline-model-parallel-size",
-    ] {
-        let _ = options.has(derived).then(|| options.number::<u32>(derived));
-    }
+    ]);
     let layers = layers(options, model, pipeline);
     let (recompute, recompute_layers) = recompute(options);
     let stage = |layers: Vec<u32>| StagePlan { layers, recompute, recompute_layers };
     let sequence_parallel = options.switch("sequence-parallel", false);
     if tensor == 1 && sequence_parallel {
-        options.notes.push("sequence-parallel does nothing with one tensor rank".to_owned());
+        options.report.notes.push("sequence-parallel does nothing with one tensor rank".to_owned());
     }
+    let zero = zero(options);
     Division {
         tensor,
         sequence_parallel: sequence_parallel && tensor > 1,
         microbatch_size: options.needed("micro-batch-size"),
-        zero: zero(options),
+        zero,
         overlap_gradients: options.switch("overlap-grad-reduce", false),
         mesh: mesh(options, model, tensor),
-        sharing: sharing(options, model),
+        sharing: sharing(options, model, zero),
         stages: layers.into_iter().map(stage).collect(),
         instances: options.count("num-distributed-optimizer-instances", 1),
+        places: options.places(),
+    }
+}
+
+/// Where the parts of each stage are written out.
+const LAYOUT: &str = "pipeline-model-parallel-layout";
+
+/// The layers of a layout that is written out.
+fn written_out(options: &mut Options<'_>, text: &str, beside: bool, (layers, pipeline): (u32, u32)) -> Vec<Vec<u32>> {
+    let read = layout::read(text).and_then(|all| {
+        let sum = all.iter().fold(0u32, |sum, count| sum.saturating_add(*count));
+        let stages = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        if beside {
+            Err("is written beside other options that divide layers".to_owned())
+        } else if sum != layers {
+            Err(format!("has {sum} layers, and the model {layers}"))
+        } else if !stages.is_multiple_of(pipeline) {
+            Err(format!("has {stages} stages, which do not divide over {pipeline} ranks"))
+        } else {
+            Ok(all)
+        }
+    });
+    match read {
+        Ok(all) => {
+            let of = |position: usize| all.iter().skip(position).step_by(pipeline as usize).copied().collect();
+            (0..pipeline as usize).map(of).collect()
+        }
+        Err(why) => {
+            options.fault(LAYOUT, why, "each layer once, as in E,t*8|t*8|t*8,L");
+            vec![vec![layers]]
+        }
     }
 }
 
@@ -73,6 +108,10 @@ fn layers(options: &mut Options<'_>, model: &Model, pipeline: u32) -> Vec<Vec<u3
         let message = format!("{pipeline} stages for {} layers", model.layers);
         options.fault("pipeline-model-parallel-size", message, "at most one stage for each layer");
         return vec![vec![model.layers]];
+    }
+    if let Some(text) = options.has(LAYOUT).then(|| options.text(LAYOUT)).flatten() {
+        let beside = ends.iter().any(Option::is_some) || per_chunk.or(chunks).is_some();
+        return written_out(options, &text, beside, (model.layers, pipeline));
     }
     let fixed = ends.iter().flatten().copied().fold(0u32, u32::saturating_add);
     let middle = pipeline.saturating_sub(u32::try_from(ends.iter().flatten().count()).expect("two at most"));
@@ -121,7 +160,10 @@ fn recompute(options: &mut Options<'_>) -> (Recompute, Option<u32>) {
     let layers = options.has("recompute-num-layers").then(|| options.needed("recompute-num-layers"));
     let granularity = options.text("recompute-granularity").or_else(|| short.then(|| "selective".to_owned()));
     match granularity.as_deref() {
-        None => (Recompute::None, None),
+        None => {
+            options.assume("recompute-granularity", "none");
+            (Recompute::None, None)
+        }
         Some("selective") => {
             let core = |modules: &String| modules.trim_matches(['[', ']', '\'']) == "core_attn";
             if let Some(modules) = modules.filter(|modules| !core(modules)) {
@@ -190,25 +232,26 @@ fn mesh(options: &mut Options<'_>, model: &Model, tensor: u32) -> Mesh {
             ContextMethod::Ring
         }
     };
-    let expert = options.count("expert-model-parallel-size", 1);
     let routed = model.variants.experts.is_some();
+    if !routed {
+        options.pass(&["expert-model-parallel-size", "expert-tensor-parallel-size"]);
+        let context_method = if context > 1 { context_method } else { ContextMethod::Ring };
+        return Mesh { context, context_method, ..Mesh::default() };
+    }
+    let expert = options.count("expert-model-parallel-size", 1);
     let own = options.has("expert-tensor-parallel-size");
     let expert_tensor = options.count("expert-tensor-parallel-size", tensor);
-    if routed && !own && tensor > 1 {
+    if !own && tensor > 1 {
         let message = format!(
             "expert-tensor-parallel-size: {tensor}, Megatron's default being that of tensor-model-parallel-size"
         );
-        options.notes.push(message);
+        options.report.notes.push(message);
     }
     let context_method = if context > 1 { context_method } else { ContextMethod::Ring };
-    if routed {
-        Mesh { context, context_method, expert, expert_tensor }
-    } else {
-        Mesh { context, context_method, ..Mesh::default() }
-    }
+    Mesh { context, context_method, expert, expert_tensor }
 }
 
-fn sharing(options: &mut Options<'_>, model: &Model) -> Sharing {
+fn sharing(options: &mut Options<'_>, model: &Model, zero: ZeroStage) -> Sharing {
     let fraction = options.number::<f64>("optimizer-offload-fraction");
     let offload_optimizer = options.switch("optimizer-cpu-offload", false);
     if offload_optimizer && fraction.is_some_and(|fraction| (fraction - 1.0).abs() > 1e-9) {
@@ -220,8 +263,8 @@ fn sharing(options: &mut Options<'_>, model: &Model) -> Sharing {
         let message = "activations of some layers in host memory are not modelled";
         options.fault("cpu-offloading-num-layers", message, format!("{}", model.layers));
     }
-    let _ = options.switch("scatter-gather-tensors-in-pipeline", true);
-    for neutral in [
+    options.pass(&[
+        "scatter-gather-tensors-in-pipeline",
         "align-grad-reduce",
         "align-param-gather",
         "overlap-param-gather-with-optimizer-step",
@@ -234,11 +277,14 @@ fn sharing(options: &mut Options<'_>, model: &Model) -> Sharing {
         "tp-comm-split-rs",
         "tp-comm-bulk-dgrad",
         "tp-comm-bulk-wgrad",
-    ] {
-        let _ = options.switch(neutral, true);
-    }
+    ]);
+    // Where parameters are divided, what is gathered beside other work are those of the next layer.
+    let torch = options.switch("use-torch-fsdp2", false);
+    let overlapped = options.switch("overlap-param-gather", false);
+    let divided = zero == ZeroStage::Zero3;
     Sharing {
-        overlap_parameters: options.switch("overlap-param-gather", false),
+        prefetch: divided && (overlapped || torch),
+        overlap_parameters: !divided && overlapped,
         overlap_tensor: options.switch("tp-comm-overlap", false),
         overlap_experts: options.switch("overlap-moe-expert-parallel-comm", false),
         offload_activations,
@@ -250,13 +296,18 @@ fn sharing(options: &mut Options<'_>, model: &Model) -> Sharing {
 impl Division {
     /// The plan on so many devices.
     pub(super) fn plan(&self, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
+        self.divided(workload, devices).map_err(|problems| crate::settings::place(&self.places, problems))
+    }
+
+    fn divided(&self, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
         let pipeline = u32::try_from(self.stages.len()).expect("few stages");
-        let each = u64::from(self.tensor) * u64::from(pipeline) * u64::from(self.mesh.context);
+        let degrees = [self.tensor, pipeline, self.mesh.context].map(u64::from);
+        let each = degrees.into_iter().fold(1, u64::saturating_mul);
         let mut problems = Vec::new();
         if devices == 0 || !devices.is_multiple_of(each) {
             let message =
                 format!("{devices} devices do not divide into groups of {each} (tensor x pipeline x context)");
-            let (below, above) = (devices / each * each, devices.div_ceil(each).max(1) * each);
+            let (below, above) = (devices / each * each, devices.div_ceil(each).max(1).saturating_mul(each));
             let nearest = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
             return Err(vec![
                 Problem::new("--tensor-model-parallel-size", message)

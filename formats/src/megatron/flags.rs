@@ -2,9 +2,10 @@
 
 use ir::{
     AttentionKernel, ContextMethod, FeedForward, Mixer, MlpKind, Model, NormKind, Plan, Positions, Precision, Problem,
-    QueryKeyNorm, Recipe, Recompute, Schedule, Scoring, Variants, Workload, ZeroStage,
+    QueryKeyNorm, Recompute, Schedule, Scoring, Variants, Workload, ZeroStage,
 };
 
+use super::layout;
 use super::model::default_ffn;
 
 /// An option and what stands after it, if anything does.
@@ -25,8 +26,9 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// The options of a model, its training and its division. [`super::read`] reads them back to the same values. Data,
-/// tokenizer, logs and checkpoints are left to the person.
+/// The options of a model, its training and its division. [`super::read`] reads them back to the same values, but for
+/// switches of the training software ([`ir::Recipe`]) that Megatron-LM has otherwise and no option for. Data, tokenizer,
+/// logs and checkpoints are left to the person.
 ///
 /// # Errors
 /// Everything that Megatron-LM has no option for, by name.
@@ -34,7 +36,7 @@ pub fn flags(model: &Model, workload: &Workload, plan: &Plan) -> Result<Vec<Flag
     let mut out = Out::default();
     sizes(&mut out, model);
     variants(&mut out, model);
-    training(&mut out, workload);
+    training(&mut out, workload, matches!(model.positions, Positions::Learned { .. }));
     recipe(&mut out, workload, plan);
     degrees(&mut out, model, plan);
     stages(&mut out, model, plan);
@@ -51,6 +53,9 @@ struct Out {
 impl Out {
     fn value(&mut self, name: &str, value: impl ToString) {
         self.flags.push(Flag { name: format!("--{name}"), value: Some(value.to_string()) });
+    }
+    fn number(&mut self, name: &str, value: f64) {
+        self.value(name, format_args!("{value:?}"));
     }
     fn switch(&mut self, name: &str, is_on: bool) {
         if is_on {
@@ -85,7 +90,7 @@ fn sizes(out: &mut Out, model: &Model) {
     if model.norm == NormKind::RmsNorm {
         out.value("normalization", "RMSNorm");
     }
-    out.value("norm-epsilon", model.norm_epsilon);
+    out.number("norm-epsilon", model.norm_epsilon);
     match model.positions {
         Positions::Rope { theta } => {
             out.value("position-embedding-type", "rope");
@@ -181,9 +186,13 @@ fn variants(out: &mut Out, model: &Model) {
     }
 }
 
-fn training(out: &mut Out, workload: &Workload) {
+fn training(out: &mut Out, workload: &Workload, learned: bool) {
     let optimizer = workload.optimizer;
     out.value("seq-length", workload.sequence_length);
+    if !learned {
+        // Megatron-LM asks for it whatever tells positions.
+        out.value("max-position-embeddings", workload.sequence_length);
+    }
     out.value("global-batch-size", workload.global_batch);
     out.value("train-iters", workload.iterations);
     out.value("seed", workload.seed);
@@ -204,12 +213,12 @@ fn training(out: &mut Out, workload: &Workload) {
         AttentionKernel::Fused => out.switch("use-flash-attn", true),
         AttentionKernel::Plain => out.value("attention-backend", "unfused"),
     }
-    out.value("lr", optimizer.learning_rate);
-    out.value("adam-beta1", optimizer.beta1);
-    out.value("adam-beta2", optimizer.beta2);
-    out.value("adam-eps", optimizer.epsilon);
-    out.value("weight-decay", optimizer.weight_decay);
-    out.value("clip-grad", optimizer.clip_norm.unwrap_or(0.0));
+    out.number("lr", optimizer.learning_rate);
+    out.number("adam-beta1", optimizer.beta1);
+    out.number("adam-beta2", optimizer.beta2);
+    out.number("adam-eps", optimizer.epsilon);
+    out.number("weight-decay", optimizer.weight_decay);
+    out.number("clip-grad", optimizer.clip_norm.unwrap_or(0.0));
     if optimizer.warmup_iterations > 0 {
         out.value("lr-warmup-iters", optimizer.warmup_iterations);
     }
@@ -228,37 +237,16 @@ fn recipe(out: &mut Out, workload: &Workload, plan: &Plan) {
         (recipe.gradients == ir::GradientFormat::Fp32, recipe.reduced_gradients == ir::GradientFormat::Fp32);
     out.switch("accumulate-allreduce-grads-in-fp32", whole && half);
     out.switch("grad-reduce-in-bf16", whole && !crossing);
-    out.refuse_if(!whole && (!half || crossing), "training.gradients", "gradients in half precision", "fp32");
     out.switch("enable-cuda-graph", recipe.cuda_graphs);
     if recipe.deduplicated_dispatch {
         out.value("moe-token-dispatcher-type", "flex");
         out.switch("moe-enable-deepep", true);
     }
     if recipe.balance_loss > 0.0 {
-        out.value("moe-aux-loss-coeff", recipe.balance_loss);
+        out.number("moe-aux-loss-coeff", recipe.balance_loss);
     }
-    let told = Recipe {
-        fused_softmax: recipe.fused_softmax,
-        fused_activation: recipe.fused_activation,
-        fused_loss: recipe.fused_loss,
-        gradients: recipe.gradients,
-        reduced_gradients: recipe.reduced_gradients,
-        cuda_graphs: recipe.cuda_graphs,
-        deduplicated_dispatch: recipe.deduplicated_dispatch,
-        balance_loss: recipe.balance_loss,
-        // Measured or set elsewhere; no option says it.
-        expert_imbalance: recipe.expert_imbalance,
-        input_tokens_per_second: recipe.input_tokens_per_second,
-        expandable_segments: recipe.expandable_segments,
-        scattered_messages: recipe.scattered_messages,
-        ..Recipe::default()
-    };
-    out.refuse_if(
-        recipe != told,
-        "training",
-        "whole logits, unfused norms, packed documents or early stops of recomputation",
-        "the defaults of those keys",
-    );
+    let packed = recipe.document_length.is_some();
+    out.refuse_if(packed, "training.document_length", "documents that see themselves alone", "leave the key out");
     out.refuse_if(
         !plan.shares.are_equal(),
         "plan.microbatches",
@@ -313,22 +301,21 @@ fn stages(out: &mut Out, model: &Model, plan: &Plan) {
     let totals = plan.stages.iter().map(|stage| stage.layers.iter().sum::<u32>()).collect::<Vec<_>>();
     let chunks = plan.chunks_per_stage();
     let even = plan.stages.iter().all(|stage| stage.layers.iter().all(|layers| *layers == stage.layers[0]));
-    out.refuse_if(!even, "plan.stages", "chunks of unlike layers", "equal chunks");
-    if chunks > 1 {
-        out.value("num-virtual-stages-per-pipeline-rank", chunks);
-    }
-    if totals.iter().any(|layers| *layers != totals[0]) {
-        let (first, last) = (totals[0], totals[totals.len() - 1]);
-        let middle = &totals[1..totals.len() - 1];
-        let alike = middle.windows(2).all(|pair| pair[0] == pair[1]);
-        out.refuse_if(
-            !alike,
-            "plan.stages",
-            "stages of unlike layers other than the first and the last",
-            "equal stages between them",
-        );
-        out.value("decoder-first-pipeline-num-layers", first);
-        out.value("decoder-last-pipeline-num-layers", last);
+    let (first, last) = (totals[0], totals[totals.len() - 1]);
+    let middle = totals.get(1..totals.len() - 1).unwrap_or_default();
+    let alike = middle.windows(2).all(|pair| pair[0] == pair[1]) && totals.iter().all(|layers| *layers >= chunks);
+    if !(even && alike) {
+        let chunk = |chunk: usize| plan.stages.iter().map(move |stage| stage.layers.get(chunk).copied().unwrap_or(0));
+        let all = (0..chunks as usize).flat_map(chunk).collect::<Vec<_>>();
+        out.value("pipeline-model-parallel-layout", layout::write(&all));
+    } else {
+        if chunks > 1 {
+            out.value("num-virtual-stages-per-pipeline-rank", chunks);
+        }
+        if totals.iter().any(|layers| *layers != first) {
+            out.value("decoder-first-pipeline-num-layers", first);
+            out.value("decoder-last-pipeline-num-layers", last);
+        }
     }
     let (first, concerned) = (plan.stages[0].recompute, plan.stages[0].recompute_layers);
     let unlike = plan.stages.iter().any(|stage| (stage.recompute, stage.recompute_layers) != (first, concerned));
@@ -377,7 +364,7 @@ fn sharing(out: &mut Out, model: &Model, plan: &Plan) {
         out.value("num-distributed-optimizer-instances", plan.replicas() / shard);
     }
     out.switch("overlap-grad-reduce", plan.overlap_gradients);
-    out.switch("overlap-param-gather", sharing.overlap_parameters);
+    out.switch("overlap-param-gather", sharing.overlap_parameters || sharing.prefetch);
     out.switch("tp-comm-overlap", sharing.overlap_tensor);
     out.switch("overlap-moe-expert-parallel-comm", sharing.overlap_experts);
     out.switch("optimizer-cpu-offload", sharing.offload_optimizer);

@@ -17,7 +17,8 @@ pub(super) fn read(options: &mut Options<'_>, name: String) -> Model {
     let mlp = if options.switch("swiglu", false) { MlpKind::SwiGlu } else { MlpKind::Gelu };
     let ffn = options.count("ffn-hidden-size", default_ffn(hidden, mlp));
     let grouped = options.switch("group-query-attention", false);
-    let groups = options.count("num-query-groups", 1);
+    let groups =
+        if grouped { options.count("num-query-groups", 1) } else { options.number("num-query-groups").unwrap_or(1) };
     let bias = options.unless("disable-bias-linear", "add-bias-linear");
     let untied = options.switch("untie-embeddings-and-output-weights", false);
     let query_key_norm = if options.switch("qk-layernorm", false) { QueryKeyNorm::Head } else { QueryKeyNorm::None };
@@ -39,8 +40,8 @@ pub(super) fn read(options: &mut Options<'_>, name: String) -> Model {
         variants.pattern = vec![LayerRun { layers, mixer, feed_forward: FeedForward::Dense }];
     }
     if options.has("mtp-num-layers") {
-        options.notes.push("layers that predict further tokens (mtp-num-layers) are not counted".to_owned());
-        let _ = (options.number::<u32>("mtp-num-layers"), options.number::<f64>("mtp-loss-scaling-factor"));
+        options.report.notes.push("layers that predict further tokens (mtp-num-layers) are not counted".to_owned());
+        options.pass(&["mtp-num-layers", "mtp-loss-scaling-factor"]);
     }
     Model {
         name,
@@ -82,7 +83,7 @@ fn vocabulary(options: &mut Options<'_>) -> u32 {
     }
     let _ = options.number::<u32>("vocab-size");
     if options.has("padded-vocab-size") {
-        options.notes.push("vocabulary: that of padded-vocab-size, since vocab-size is not there".to_owned());
+        options.report.notes.push("vocabulary: that of padded-vocab-size, since vocab-size is not there".to_owned());
         return options.needed("padded-vocab-size");
     }
     let hint = "the tokenizer has it; write --vocab-size, or bring the log with its block of arguments";
@@ -91,10 +92,10 @@ fn vocabulary(options: &mut Options<'_>) -> u32 {
 }
 
 fn norm(options: &mut Options<'_>) -> NormKind {
-    match options.text("normalization").as_deref() {
-        None | Some("LayerNorm") => NormKind::LayerNorm,
-        Some("RMSNorm") => NormKind::RmsNorm,
-        Some(other) => {
+    match options.text_or("normalization", "LayerNorm").as_str() {
+        "LayerNorm" => NormKind::LayerNorm,
+        "RMSNorm" => NormKind::RmsNorm,
+        other => {
             options.fault("normalization", format!("`{other}` is not known"), "LayerNorm or RMSNorm");
             NormKind::LayerNorm
         }
@@ -103,7 +104,10 @@ fn norm(options: &mut Options<'_>) -> NormKind {
 
 fn epsilon(options: &mut Options<'_>) -> f64 {
     let old = options.number("layernorm-epsilon");
-    options.number("norm-epsilon").or(old).unwrap_or(1e-5)
+    options.number("norm-epsilon").or(old).unwrap_or_else(|| {
+        options.assume("norm-epsilon", "1e-5");
+        1e-5
+    })
 }
 
 fn positions(options: &mut Options<'_>) -> Positions {
@@ -114,8 +118,10 @@ fn positions(options: &mut Options<'_>) -> Positions {
         options.fault("rotary-percent", "is not a share", "more than 0, at most 1");
     }
     // Scaling of frequencies and interleaving change angles, neither sizes nor work.
-    for neutral in ["rotary-interleaved", "use-rope-scaling", "rotary-seq-len-interpolation-factor"] {
-        let _ = options.has(neutral).then(|| options.switch(neutral, false));
+    options.pass(&["rotary-interleaved", "use-rope-scaling", "rotary-seq-len-interpolation-factor"]);
+    let written = options.has("position-embedding-type") || rotary;
+    if !written {
+        options.assume("position-embedding-type", "learned_absolute");
     }
     match options.text("position-embedding-type").as_deref() {
         None | Some("learned_absolute") if rotary => Positions::Rope { theta: theta.unwrap_or(10_000.0) },
@@ -177,15 +183,13 @@ fn experts(options: &mut Options<'_>, (ffn, mlp, bias): (u32, MlpKind, bool)) ->
     };
     // Softmax before the choice leaves weights as they are; after it they add up to one.
     let before = options.switch("moe-router-pre-softmax", false);
-    for neutral in [
+    options.pass(&[
+        "moe-grouped-gemm",
         "moe-router-num-groups",
         "moe-router-group-topk",
         "moe-router-topk-scaling-factor",
         "moe-router-load-balancing-type",
-    ] {
-        let _ = options.has(neutral).then(|| options.text(neutral));
-    }
-    let _ = options.switch("moe-grouped-gemm", false);
+    ]);
     Experts {
         count: options.needed("num-experts"),
         active: options.count("moe-router-topk", 2),

@@ -1,7 +1,7 @@
 //! Options that are known: read elsewhere, without effect on what is trained or priced, or refused.
 
 /// Options that change what is trained or how long it takes in a way that is not modelled: name, why, what helps.
-pub(super) const REFUSED: [(&str, &str, &str); 22] = [
+pub(super) const REFUSED: [(&str, &str, &str); 21] = [
     ("squared-relu", "squared ReLU is not modelled", "a model with GELU or SwiGLU"),
     ("quick-geglu", "this activation is not modelled", "a model with GELU or SwiGLU"),
     ("rampup-batch-size", "a batch that grows is not modelled", "leave it out: global-batch-size is what it comes to"),
@@ -19,11 +19,6 @@ pub(super) const REFUSED: [(&str, &str, &str); 22] = [
         "account-for-loss-in-pipeline-split",
         "the loss as a layer of a stage is not modelled",
         "decoder-last-pipeline-num-layers",
-    ),
-    (
-        "pipeline-model-parallel-layout",
-        "this layout is not read",
-        "decoder-first- and decoder-last-pipeline-num-layers",
     ),
     (
         "distribute-saved-activations",

@@ -7,7 +7,9 @@ use ir::{Problem, SourceSpan};
 
 use super::names;
 use super::shell::{self, Word};
+use crate::settings::Places;
 use crate::text::{lines, nearest};
+use crate::training::{Assumption, Reading, Report};
 
 /// What stands after an option.
 #[derive(Clone, Debug)]
@@ -23,15 +25,21 @@ pub(super) struct Options<'t> {
     text: &'t str,
     given: BTreeMap<String, Given>,
     read: BTreeSet<&'static str>,
+    /// Options that are known to change nothing here, under names that others begin with.
+    passed: BTreeSet<&'static str>,
     /// Whether the file holds every argument with its value, as a log does.
     pub(super) is_complete: bool,
     pub(super) problems: Vec<Problem>,
-    /// What was assumed or left alone.
-    pub(super) notes: Vec<String>,
+    pub(super) report: Report,
 }
 
 /// Heads of the block of arguments in a log.
 const BLOCK: (&str, &str) = (" arguments ---", " end of arguments ---");
+
+/// Whether a block of arguments is in a text.
+pub(crate) fn is_log(text: &str) -> bool {
+    text.contains(BLOCK.0)
+}
 
 impl<'t> Options<'t> {
     /// Takes a log apart if there is a block of arguments in it, else a script.
@@ -41,11 +49,12 @@ impl<'t> Options<'t> {
             text,
             given: BTreeMap::new(),
             read: BTreeSet::new(),
+            passed: BTreeSet::new(),
             is_complete: false,
             problems: Vec::new(),
-            notes: Vec::new(),
+            report: Report::default(),
         };
-        if text.contains(BLOCK.0) {
+        if is_log(text) {
             options.is_complete = true;
             options.take_block();
         } else {
@@ -104,7 +113,7 @@ impl<'t> Options<'t> {
                     Some((_, given)) => given.values.push(word.clone()),
                     None if word.unknown.is_some() && index > program => {
                         let why = word.unknown.clone().unwrap_or_default();
-                        self.notes.push(format!("line {}: `{}` was left out: {why}", word.line, word.text));
+                        self.report.notes.push(format!("line {}: `{}` was left out: {why}", word.line, word.text));
                     }
                     None => {}
                 },
@@ -177,6 +186,39 @@ impl<'t> Options<'t> {
         number
     }
 
+    /// Notes a default that was taken.
+    pub(super) fn assume(&mut self, name: &str, value: impl ToString) {
+        if self.report.assumed.iter().any(|one| one.name == name) {
+            return;
+        }
+        let source = "Megatron-LM's default".to_owned();
+        self.report.assumed.push(Assumption { name: name.to_owned(), value: value.to_string(), source });
+    }
+
+    /// A number, or a default that is noted.
+    pub(super) fn number_or<T: FromStr + std::fmt::Debug>(&mut self, name: &'static str, otherwise: T) -> T {
+        match self.number(name) {
+            Some(number) => number,
+            None => {
+                if !self.has(name) {
+                    self.assume(name, format!("{otherwise:?}"));
+                }
+                otherwise
+            }
+        }
+    }
+
+    /// What stands after an option, or a default that is noted.
+    pub(super) fn text_or(&mut self, name: &'static str, otherwise: &str) -> String {
+        let written = self.has(name);
+        self.text(name).unwrap_or_else(|| {
+            if !written {
+                self.assume(name, otherwise);
+            }
+            otherwise.to_owned()
+        })
+    }
+
     /// A whole number from one on, or a stand-in.
     pub(super) fn count(&mut self, name: &'static str, otherwise: u32) -> u32 {
         match self.number::<u32>(name) {
@@ -185,8 +227,18 @@ impl<'t> Options<'t> {
                 otherwise
             }
             Some(number) => number,
-            None => otherwise,
+            None => {
+                if !self.has(name) {
+                    self.assume(name, otherwise);
+                }
+                otherwise
+            }
         }
+    }
+
+    /// Passes over options that change neither what is trained nor what it costs.
+    pub(super) fn pass(&mut self, names: &[&'static str]) {
+        self.passed.extend(names);
     }
 
     /// The same, and a fault if it is not there.
@@ -205,19 +257,17 @@ impl<'t> Options<'t> {
         let is = |given: Option<&Given>| {
             given.map(|given| given.values.first().is_none_or(|word| !word.text.eq_ignore_ascii_case("false")))
         };
-        if self.is_complete {
-            return self
-                .given
-                .get(name)
-                .filter(|given| !given.values.is_empty())
-                .map_or(otherwise, |given| given.values[0].text.eq_ignore_ascii_case("true"));
-        }
-        let denied = is(self.given.get(&format!("no-{name}")));
-        match (is(self.given.get(name)), denied) {
-            (Some(value), _) => value,
-            (None, Some(value)) => !value,
-            (None, None) => otherwise,
-        }
+        let said = if self.is_complete {
+            let given = self.given.get(name).filter(|given| !given.values.is_empty());
+            given.map(|given| given.values[0].text.eq_ignore_ascii_case("true"))
+        } else {
+            let denied = is(self.given.get(&format!("no-{name}")));
+            is(self.given.get(name)).or(denied.map(|denied| !denied))
+        };
+        said.unwrap_or_else(|| {
+            self.assume(name, otherwise);
+            otherwise
+        })
     }
 
     /// A switch whose option, in a script, says the contrary of its name in a log.
@@ -226,17 +276,53 @@ impl<'t> Options<'t> {
         if self.is_complete { self.switch(name, true) } else { !self.switch(denial, false) }
     }
 
+    /// Places of all options.
+    pub(super) fn places(&self) -> Places {
+        let ranges: Vec<_> = lines(self.text).map(|line| line.range).collect();
+        let place = |(name, given): (&String, &Given)| {
+            let range = ranges.get(given.line.saturating_sub(1)).cloned().unwrap_or(0..self.text.len());
+            (format!("--{name}"), SourceSpan { file: self.file.to_owned(), range })
+        };
+        let file = (String::new(), SourceSpan { file: self.file.to_owned(), range: 0..0 });
+        self.given.iter().map(place).chain([file]).collect()
+    }
+
+    fn reading(&self, name: &str) -> Reading {
+        let given = self.given.get(name);
+        let words = given.map_or(&[] as &[Word], |given| &given.values);
+        let value = words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+        let value = value.chars().take(60).flat_map(char::escape_debug).collect();
+        Reading { key: name.to_owned(), value, line: given.map_or(1, |given| given.line) }
+    }
+
+    /// Tells apart what was read and what changes nothing.
+    fn tell(&mut self) {
+        let mut names: Vec<(usize, String)> =
+            self.given.iter().map(|(name, given)| (given.line, name.clone())).collect();
+        names.sort_by_key(|(line, _)| *line);
+        for (_, name) in names {
+            if self.is_read(&name) && (self.has(&name) || !self.is_complete) {
+                let reading = self.reading(&name);
+                self.report.read.push(reading);
+            } else if !self.is_complete {
+                let reading = self.reading(&name);
+                self.report.ignored.push(reading);
+            }
+        }
+    }
+
     /// Every option that nobody read: known to change nothing, refused, or unknown.
     pub(super) fn finish(&mut self) {
         let rest = self.given.keys().filter(|name| !self.is_read(name)).cloned().collect::<Vec<_>>();
-        let known = self.read.iter().copied().chain(names::unread()).collect::<Vec<_>>();
+        let known =
+            self.read.iter().copied().chain(self.passed.iter().copied()).chain(names::unread()).collect::<Vec<_>>();
         let mut unseen = Vec::new();
         for name in rest {
             if let Some((_, why, hint)) = names::REFUSED.iter().find(|(refused, ..)| *refused == name) {
                 if !self.is_off(&name) {
                     self.fault(&name, *why, *hint);
                 }
-            } else if names::changes_nothing(&name) || self.is_off(&name) {
+            } else if self.is_passed(&name) || names::changes_nothing(&name) || self.is_off(&name) {
                 // It says what would be so without it.
             } else if let Some(on) = names::depends_on(&name).filter(|on| !self.has(on) || self.is_off(on)) {
                 if !self.is_complete {
@@ -255,8 +341,13 @@ impl<'t> Options<'t> {
             }
         }
         if !unseen.is_empty() {
-            self.notes.push(format!("arguments that were not looked at: {}", unseen.join(", ")));
+            self.report.notes.push(format!("arguments that were not looked at: {}", unseen.join(", ")));
         }
+        self.tell();
+    }
+
+    fn is_passed(&self, name: &str) -> bool {
+        self.passed.contains(name) || name.strip_prefix("no-").is_some_and(|name| self.passed.contains(name))
     }
 
     fn is_read(&self, name: &str) -> bool {

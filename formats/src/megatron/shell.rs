@@ -125,6 +125,9 @@ impl Shell {
             for (index, part) in parts.into_iter().enumerate() {
                 match &mut open {
                     Some(word) if index == 0 => {
+                        if word.text.is_empty() {
+                            word.line = part.line;
+                        }
                         word.text.push_str(&part.text);
                         word.unknown = word.unknown.take().or(part.unknown);
                     }

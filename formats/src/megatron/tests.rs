@@ -2,7 +2,7 @@
 
 use ir::{FeedForward, Mixer, MlpKind, NormKind, Positions, Precision, Problem, Recompute, ZeroStage};
 
-use super::{flags, read};
+use super::{flags, read, script};
 use crate::text::testing::mutate;
 
 /// A script with variables, arrays, sums and a launcher.
@@ -50,7 +50,11 @@ fn a_mixture_of_experts_is_read() {
     assert_eq!(pattern.collect::<Vec<_>>(), [(1, latent, FeedForward::Dense), (26, latent, FeedForward::Experts)]);
     let plan = run.plan(run.devices.unwrap()).unwrap();
     assert_eq!((plan.mesh.expert, plan.mesh.expert_tensor, plan.data), (8, 2, 8));
-    assert!(run.notes.iter().any(|note| note.contains("expert-tensor-parallel-size: 2")), "{:?}", run.notes);
+    assert!(
+        run.report.notes.iter().any(|note| note.contains("expert-tensor-parallel-size: 2")),
+        "{:?}",
+        run.report.notes
+    );
 }
 
 #[test]
@@ -61,7 +65,11 @@ fn a_log_is_read() {
     assert_eq!(run.devices, Some(64));
     let plan = run.plan(64).unwrap();
     assert_eq!((plan.data, plan.tensor, plan.pipeline(), plan.mesh.context), (4, 4, 2, 2));
-    assert!(run.notes.iter().any(|note| note.contains("some-argument-of-another-version")), "{:?}", run.notes);
+    assert!(
+        run.report.notes.iter().any(|note| note.contains("some-argument-of-another-version")),
+        "{:?}",
+        run.report.notes
+    );
 }
 
 /// What options say of a plan is what the plan says.
@@ -90,6 +98,19 @@ fn what_megatron_cannot_do_is_refused_by_name() {
     let refused = words(&flags(&model, &run.workload, &plan).unwrap_err());
     for part in ["plan.offload", "plan.schedule", "zero-bubble-h1", "model.mlp", "a GELU that gates"] {
         assert!(refused.contains(part), "no {part} in\n{refused}");
+    }
+}
+
+#[test]
+fn stages_of_any_layers_are_written_as_a_layout() {
+    let run = good(LOG, "run.log");
+    let mut plan = run.plan(64).unwrap();
+    for layers in [[vec![20], vec![12]], [vec![9, 7], vec![8, 8]], [vec![0, 15], vec![17, 0]]] {
+        plan.stages.iter_mut().zip(layers).for_each(|(stage, layers)| stage.layers = layers);
+        plan.microbatches = 32;
+        let written =
+            script(&run.model, &run.workload, &plan, 8).unwrap_or_else(|problems| panic!("{}", words(&problems)));
+        assert_eq!(good(&written, "a.sh").plan(64).unwrap(), plan, "{written}");
     }
 }
 
@@ -132,6 +153,12 @@ fn faults_are_told_by_name_and_line() {
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4",
         &["stages of 6 layers do not divide"],
     );
+    check("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E,t*10|t*14,L'", &[]);
+    check("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t*9|t*15|L'", &[]);
+    check(
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t*10|L'",
+        &["has 10 layers, and the model 24"],
+    );
     check("--recompute-granularity full", &["recompute-method is missing"]);
     check("--squared-relu --fp16", &["squared ReLU is not modelled", "exclude each other"]);
     check("--moe-router-topk 2", &["says nothing without --num-experts"]);
@@ -147,6 +174,11 @@ fn a_division_that_does_not_fit_says_what_would() {
     let message = words(&run.plan(128 * 5).unwrap_err());
     assert!(message.contains("1535 or 1540"), "{message}");
     assert!(run.plan(0).is_err());
+    // Degrees whose product leaves 64 bits.
+    let text = SCRIPT
+        .replace("--tensor-model-parallel-size 8", "--tensor-model-parallel-size 2147483648")
+        .replace("--sequence-parallel", "--context-parallel-size 2147483648");
+    assert!(good(&text, "gpt3.sh").plan(128).is_err());
 }
 
 #[test]
@@ -180,4 +212,43 @@ fn no_text_makes_it_panic() {
         }
     });
     assert!(tried > 3000, "{tried}");
+}
+
+#[test]
+fn a_script_is_read_back_to_the_same_values() {
+    for (text, file) in [(SCRIPT, "a.sh"), (EXPERTS, "a.sh"), (LOG, "a.log")] {
+        let run = good(text, file);
+        let devices = run.devices.unwrap();
+        let plan = run.plan(devices).unwrap();
+        let written =
+            script(&run.model, &run.workload, &plan, 8).unwrap_or_else(|problems| panic!("{}", words(&problems)));
+        let again = good(&written, file);
+        assert_eq!(
+            (&again.model, &again.workload, again.devices),
+            (&run.model, &run.workload, Some(devices)),
+            "{written}"
+        );
+        assert_eq!(again.plan(devices).unwrap(), plan, "{written}");
+        assert_eq!(again.report.notes, Vec::<String>::new(), "{written}");
+    }
+    let run = good(SCRIPT, "a.sh");
+    let message = words(&script(&run.model, &run.workload, &run.plan(128).unwrap(), 7).unwrap_err());
+    assert!(message.contains("126 or 133 ranks"), "{message}");
+}
+
+#[test]
+fn what_was_read_assumed_and_passed_over_is_told() {
+    let report = good(SCRIPT, "gpt3.sh").report;
+    let read = report.read.iter().find(|one| one.key == "pipeline-model-parallel-size").unwrap();
+    assert_eq!((read.value.as_str(), read.line), ("16", 52));
+    // The first of an array that is expanded in quotes stands where the array is written, too.
+    let first = report.read.iter().find(|one| one.key == "tensor-model-parallel-size").unwrap();
+    assert_eq!(first.line, 51);
+    assert!(report.ignored.iter().any(|one| one.key == "log-interval" && one.value == "100"), "{report:?}");
+    let assumed = |name: &str| report.assumed.iter().find(|one| one.name == name).map(|one| one.value.as_str());
+    assert_eq!(
+        (assumed("seed"), assumed("adam-eps"), assumed("normalization")),
+        (Some("1234"), Some("1e-8"), Some("LayerNorm"))
+    );
+    assert_eq!(assumed("adam-beta2"), None, "it is written");
 }

@@ -16,7 +16,7 @@ pub(super) fn read(options: &mut Options<'_>) -> Workload {
         attention: attention(options),
         vocabulary_divisor: options.count("make-vocab-size-divisible-by", 128),
         optimizer: optimizer(options),
-        seed: options.number("seed").unwrap_or(1234),
+        seed: options.number_or("seed", 1234),
         recipe: recipe(options, precision),
     }
 }
@@ -44,13 +44,16 @@ fn iterations(options: &mut Options<'_>, global_batch: u32) -> u32 {
     }
     let _ = options.number::<u32>("train-iters");
     let whole = samples.map(|samples| samples.div_ceil(u64::from(global_batch)).max(1));
+    if whole.is_none() {
+        options.assume("train-iters", 1);
+    }
     whole.map_or(1, |whole| u32::try_from(whole).unwrap_or(u32::MAX))
 }
 
 fn precision(options: &mut Options<'_>) -> Precision {
     let (fp16, bf16) = (options.switch("fp16", false), options.switch("bf16", false));
     let eight = ["fp8-format", "fp8"].map(|name| options.has(name).then(|| options.text(name)).flatten());
-    for neutral in [
+    options.pass(&[
         "fp8-recipe",
         "fp8-margin",
         "fp8-amax-history-len",
@@ -58,9 +61,7 @@ fn precision(options: &mut Options<'_>) -> Precision {
         "fp8-interval",
         "fp8-param-gather",
         "params-dtype",
-    ] {
-        let _ = options.has(neutral).then(|| options.text(neutral));
-    }
+    ]);
     if fp16 && bf16 {
         options.fault("fp16", "and bf16 exclude each other", "one of the two");
     }
@@ -71,6 +72,7 @@ fn precision(options: &mut Options<'_>) -> Precision {
     } else if fp16 {
         Precision::Fp16
     } else {
+        options.assume("params-dtype", "fp32");
         Precision::Fp32
     }
 }
@@ -84,7 +86,12 @@ fn attention(options: &mut Options<'_>) -> AttentionKernel {
     match backend.as_deref() {
         Some("flash" | "fused") => AttentionKernel::Fused,
         Some("unfused" | "local") => AttentionKernel::Plain,
-        None | Some("auto") if flash || !local => AttentionKernel::Fused,
+        None | Some("auto") if flash || !local => {
+            if !flash {
+                options.assume("attention-backend", "fused");
+            }
+            AttentionKernel::Fused
+        }
         None | Some("auto") => AttentionKernel::Plain,
         Some(other) => {
             options.fault(
@@ -98,43 +105,40 @@ fn attention(options: &mut Options<'_>) -> AttentionKernel {
 }
 
 fn optimizer(options: &mut Options<'_>) -> AdamW {
-    if let Some(other) = options.text("optimizer").filter(|name| name != "adam") {
+    let other = options.text_or("optimizer", "adam");
+    if other != "adam" {
         options.fault("optimizer", format!("`{other}` is not modelled"), "adam");
     }
-    let clip = options.number::<f64>("clip-grad").unwrap_or(1.0);
+    let clip = options.number_or("clip-grad", 1.0);
     AdamW {
-        learning_rate: options.number("lr").unwrap_or_else(|| AdamW::default().learning_rate),
-        beta1: options.number("adam-beta1").unwrap_or(0.9),
-        beta2: options.number("adam-beta2").unwrap_or(0.999),
-        epsilon: options.number("adam-eps").unwrap_or(1e-8),
-        weight_decay: options.number("weight-decay").unwrap_or(0.01),
-        warmup_iterations: options.number("lr-warmup-iters").unwrap_or(0),
+        learning_rate: options.number_or("lr", AdamW::default().learning_rate),
+        beta1: options.number_or("adam-beta1", 0.9),
+        beta2: options.number_or("adam-beta2", 0.999),
+        epsilon: options.number_or("adam-eps", 1e-8),
+        weight_decay: options.number_or("weight-decay", 0.01),
+        warmup_iterations: options.number_or("lr-warmup-iters", 0),
         clip_norm: (clip > 0.0).then_some(clip),
     }
 }
 
 fn recipe(options: &mut Options<'_>, precision: Precision) -> Recipe {
     let fused_activation = ["bias-swiglu-fusion", "bias-gelu-fusion"].map(|name| options.switch(name, true));
-    for neutral in [
+    options.pass(&[
         "bias-dropout-fusion",
         "gradient-accumulation-fusion",
         "persist-layer-norm",
         "rope-fusion",
         "apply-rope-fusion",
         "cross-entropy-fusion-impl",
-    ] {
-        let _ = options.has(neutral).then(|| options.text(neutral));
-        let _ = options.switch(neutral, true);
-    }
+        "cuda-graph-scope",
+        "cuda-graph-warmup-steps",
+        "cuda-graph-num-warmup-steps",
+    ]);
     // Megatron accumulates in FP32 where it trains in BF16.
     let whole = options.switch("accumulate-allreduce-grads-in-fp32", false) || precision != Precision::Fp16;
     let half = options.switch("grad-reduce-in-bf16", false);
     let graphs = ["enable-cuda-graph", "external-cuda-graph"].map(|name| options.switch(name, false));
     let way = options.text("cuda-graph-impl").is_some_and(|way| way != "none");
-    let _ = options.has("cuda-graph-scope").then(|| options.text("cuda-graph-scope"));
-    for neutral in ["cuda-graph-warmup-steps", "cuda-graph-num-warmup-steps"] {
-        let _ = options.has(neutral).then(|| options.text(neutral));
-    }
     let dispatcher = options.text("moe-token-dispatcher-type");
     let deep = options.switch("moe-enable-deepep", false);
     Recipe {

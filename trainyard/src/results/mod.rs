@@ -1,10 +1,12 @@
 //! What verbs return. Each serialises to JSON with `schema_version` and `verb` first and units in the names of keys.
 
+mod exchange;
 mod explain;
 mod plan;
 mod scoreboard;
 mod size;
 
+pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
 pub use reports::long_run::LongRunSummary;

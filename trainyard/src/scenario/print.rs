@@ -8,10 +8,12 @@ use ir::{
 };
 use toml::{Table, Value};
 
+mod draft;
 mod long_run;
 mod run;
 mod size;
 
+pub(crate) use draft::{Draft, Training, differences};
 use run::run_table;
 use size::{models_table, size_table};
 

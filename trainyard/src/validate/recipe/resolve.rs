@@ -145,6 +145,13 @@ impl Recipes {
             assumed: assumed.0,
         })
     }
+    /// The class that stands for a class on a generation of devices.
+    pub(crate) fn class_on<'c>(&'c self, class: &'c str, generation: &str) -> &'c str {
+        let entry = self.classes.iter().find(|(name, _)| name == class).map(|(_, entry)| entry);
+        let newer =
+            entry.and_then(|entry| entry.on.iter().find(|(beginning, _)| generation.starts_with(beginning.as_str())));
+        newer.map_or(class, |(_, name)| name)
+    }
     fn layers(&self, run: &MeasuredRun, generation: &str, assumed: &mut Assumed) -> Layers<'_> {
         let name = run.software.framework.to_lowercase();
         let padded = format!(" {name} ");
