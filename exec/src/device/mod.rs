@@ -20,14 +20,15 @@
 //!   once; only a GPU's attention rounds its probabilities too, as its tensor cores want them. Statistics, weight gradients, moments and master weights are FP32 in both.
 //! - Every sum has a fixed order, so that the same operations give the same bits in every run on one device.
 //!
-//! # How the interpreter joins
+//! # Who computes on what
 //!
-//! [`state`](crate::state) calls `kernels` on slices of its own vectors today. The joining replaces, one for one,
-//! `Pool::take` by [`allocate`](Device::allocate) (with the same recycling by length), a `Place` of the flat parameter
-//! vector by a [`Slice`] of its buffer, and a kernel call by [`run`](Device::run) or [`product`](Device::product).
-//! `contribution` and `deliver` become a collective on the communication stream with an event on each side. What the state reads on the host (losses, the gradient's norm, "is it finite") it reads through
-//! [`read`](Device::read) at the end of an iteration; [`Operation::CheckFinite`] leaves the first guilty label on the
-//! device until then.
+//! A rank ([`state`](crate::state)) computes on a device that it is given, or without one on host memory, by the same
+//! [`kernels`](crate::kernels) that the [`CpuDevice`] runs: in host memory a kernel borrows the tensors that it works on, and
+//! a table of buffers would only stand between. Both ways go through the same passes, and a test holds the second, on the
+//! [`CpuDevice`], against the first.
+//!
+//! Of a device a rank uses the compute stream. What it puts into an exchange it reads from there, and what it gets it writes
+//! there; [`Operation::CheckFinite`] leaves the first guilty label on the device until an instruction ends.
 
 mod cpu;
 mod operation;
@@ -265,6 +266,24 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// What its buffers take.
     fn memory(&self) -> DeviceMemory;
+}
+
+/// Where the ranks of a program get their devices from.
+pub trait Devices: fmt::Debug + Send + Sync {
+    /// Why there are not as many devices as a program of so many ranks needs, in words for people.
+    fn problems(&self, ranks: u32) -> Vec<ir::Problem>;
+
+    /// Why its devices cannot run an operation, if they cannot, as [`Device::unsupported`].
+    fn unsupported(&self, operation: &Operation) -> Option<String>;
+
+    /// Whether several of so many ranks compute on one device.
+    fn shared(&self, ranks: u32) -> bool;
+
+    /// The device of a rank, on the thread of that rank.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn open(&self, rank: ir::Rank) -> Result<std::sync::Arc<dyn Device>, DeviceError>;
 }
 
 /// [`Device::write`] of FP32 values, rounded to the element of the slice.

@@ -68,7 +68,7 @@ pub(super) fn train(rank: Rank, program: &Arc<Program>, job: Job) -> Result<Rank
     let verified = Arc::new(verified);
     if let Some((folder, files)) = &job.checkpoint {
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
-        return from_checkpoint(&verified, rank, std::path::Path::new(folder), &files);
+        return from_checkpoint(&verified, rank, (std::path::Path::new(folder), &files), None);
     }
     let weights = job.weights.map(Tensors::weights);
     let mut state = RankState::new(&verified, rank, weights.as_ref());

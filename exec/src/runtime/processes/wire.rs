@@ -173,8 +173,13 @@ impl Saved {
         }
     }
     pub(super) fn put_into(&self, snapshot: &mut Snapshot) {
-        let part =
-            Part { name: &self.name, shape: &self.shape, slice: &self.slice, first: self.first, data: &self.data };
+        let part = Part {
+            name: &self.name,
+            shape: &self.shape,
+            slice: &self.slice,
+            first: self.first,
+            data: (&self.data).into(),
+        };
         snapshot.put(self.kept, &part);
     }
 }
