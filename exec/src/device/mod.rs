@@ -39,7 +39,7 @@ pub(crate) mod tests;
 
 use std::fmt;
 
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, CpuDevices};
 pub use operation::{ActivationKind, AttentionTensors, Norm, NormSaved, Operands, Operation, Rotation, Sizes};
 pub use product::Product;
 
@@ -275,6 +275,9 @@ pub trait Devices: fmt::Debug + Send + Sync {
 
     /// Why its devices cannot run an operation, if they cannot, as [`Device::unsupported`].
     fn unsupported(&self, operation: &Operation) -> Option<String>;
+
+    /// What computes for so many ranks, in words for people.
+    fn words(&self, ranks: u32) -> String;
 
     /// Whether several of so many ranks compute on one device.
     fn shared(&self, ranks: u32) -> bool;

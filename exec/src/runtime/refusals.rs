@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ir::program::{CollectiveKind, HostCopy, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, BranchNorms, ContextMethod, FeedForward, GradientFormat, InstructionId, Mixer, MlpKind,
-    ParallelBranches, Positions, Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
+    AttentionKernel, BranchNorms, ContextMethod, FeedForward, GradientFormat, InstructionId, Mixer, ParallelBranches,
+    Positions, Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
 };
 
 use crate::device::{AttentionTensors, BufferId, Devices, Element, Operation, Slice};
@@ -33,8 +33,7 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
 
 /// What devices do not carry out of what the CPU does.
 pub(super) fn on_devices(program: &Program, devices: &dyn Devices) -> Vec<Problem> {
-    let (model, workload, mesh) = (&program.model, &program.workload, program.layout.mesh);
-    let asked = &model.variants;
+    let (workload, mesh) = (&program.workload, program.layout.mesh);
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, what: &str| {
         if asked {
@@ -42,12 +41,8 @@ pub(super) fn on_devices(program: &Program, devices: &dyn Devices) -> Vec<Proble
             problems.push(Problem::new(key, format!("no device carries out {what}")).hint(hint));
         }
     };
-    refuse(asked.experts.is_some(), "model.experts", "experts");
+    refuse(program.model.variants.experts.is_some(), "model.experts", "experts");
     refuse(mesh.context > 1, "plan.mesh.context", "attention over sequences that ranks share");
-    refuse(model.mlp == MlpKind::GeGlu, "model.mlp", "gated GELUs");
-    refuse(asked.plain_norms, "model.plain_norms", "norms without parameters");
-    let windows = asked.window.is_some() && model.runs().any(|run| run.mixer == Mixer::Window && run.layers > 0);
-    refuse(windows, "model.window", "attention within a window");
     let halved = workload.precision == Precision::Bf16 && workload.recipe.gradients == GradientFormat::Half;
     refuse(halved, "training.gradients", "sums of gradients in half precision");
     if let Some(why) = devices.unsupported(&attention(program)) {

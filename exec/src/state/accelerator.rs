@@ -9,8 +9,9 @@
 //! No instruction can go on without its device. The rank's thread then unwinds with the [`DeviceError`], without a word of the
 //! panic hook, and whoever started it reports that.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Device, DeviceError, Element, Operation, Product, Slice, Stream, read_f32};
 use crate::kernels::rope::RotaryTable;
@@ -26,8 +27,8 @@ pub(super) struct Accelerator {
     flag: Slice,
     /// What was checked since the flag was last read, by label.
     checks: Mutex<Vec<&'static str>>,
-    /// Cosines and sines of rotary positions.
-    rotary: OnceLock<[Slice; 2]>,
+    /// Numbers that are always the same: where they are in host memory, and where here.
+    constants: Mutex<BTreeMap<(usize, Element), Slice>>,
 }
 
 /// A buffer of a device; dropping it gives it back.
@@ -52,7 +53,7 @@ fn must<T>(result: Result<T, DeviceError>) -> T {
 impl Accelerator {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         let flag = must(device.allocate(Stream::COMPUTE, Element::U32, 1));
-        let new = Self { device, flag, checks: Mutex::default(), rotary: OnceLock::new() };
+        let new = Self { device, flag, checks: Mutex::default(), constants: Mutex::default() };
         new.write_tokens(&[NONE], flag);
         new
     }
@@ -121,13 +122,17 @@ impl Accelerator {
 
     /// Cosines and sines of a table, which is always the same.
     pub(super) fn rotary(&self, table: &RotaryTable) -> [Slice; 2] {
-        *self.rotary.get_or_init(|| {
-            let (cosines, sines) = table.content();
-            [cosines, sines].map(|values| {
-                let slice = must(self.device.allocate(Stream::COMPUTE, Element::F32, values.len()));
-                self.upload(values, slice);
-                slice
-            })
+        let (cosines, sines) = table.content();
+        [cosines, sines].map(|values| self.constant(values, Element::F32))
+    }
+
+    /// A copy of numbers that are always the same, and stay where they are as long as this.
+    pub(super) fn constant(&self, values: &[f32], element: Element) -> Slice {
+        let mut constants = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
+        *constants.entry((values.as_ptr().addr(), element)).or_insert_with(|| {
+            let slice = must(self.device.allocate(Stream::COMPUTE, element, values.len()));
+            self.upload(values, slice);
+            slice
         })
     }
 
@@ -171,7 +176,8 @@ impl Accelerator {
 impl Drop for Accelerator {
     fn drop(&mut self) {
         // As of a buffer.
-        for slice in self.rotary.get().into_iter().flatten().chain([&self.flag]) {
+        let constants = self.constants.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for slice in constants.values().chain([&self.flag]) {
             let _ = self.device.release(Stream::COMPUTE, *slice);
         }
     }

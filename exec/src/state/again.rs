@@ -11,10 +11,9 @@
 use ir::program::{BufferKind, Pass};
 use ir::{MlpKind, ParallelBranches, Recompute};
 
-use super::arithmetic::{gelu_forward, swiglu_forward};
+use super::arithmetic::{geglu_forward, gelu_forward, swiglu_forward};
 use super::buffers::Held;
 use super::work::Work;
-use crate::kernels::activation::geglu_forward;
 
 impl Work<'_> {
     /// Whether this pass throws away what is cheap: all of it goes with full recomputation too.
@@ -115,7 +114,7 @@ impl Work<'_> {
         let mut activated = self.pool.take(BufferKind::Activations, up.len());
         match (dims.mlp, gate) {
             (MlpKind::SwiGlu, Some(gate)) => swiglu_forward(gate.view(), up.view(), &mut activated),
-            (MlpKind::GeGlu, Some(gate)) => geglu_forward(dims.gelu, gate, up, &mut activated),
+            (MlpKind::GeGlu, Some(gate)) => geglu_forward(dims.gelu, gate.view(), up.view(), &mut activated),
             (MlpKind::Gelu, None) => gelu_forward(dims.gelu, up.view(), &mut activated),
             (kind, gate) => panic!("{kind:?} with a gate: {}", gate.is_some()),
         }

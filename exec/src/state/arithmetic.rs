@@ -1,8 +1,8 @@
 //! The arithmetic of passes, wherever numbers lie: [`kernels`](crate::kernels) on host memory, or the operation of the same
 //! meaning on a device. Functions are named and take their operands as those of the kernels do.
 //!
-//! What devices have no operation for (experts, shared or packed sequences, gated GELUs) takes host memory and is refused
-//! before a program is loaded for a device.
+//! What devices do not carry out (experts, shared or packed sequences) takes host memory and is refused before a program is
+//! loaded for a device.
 
 use super::values::{View, ViewMut};
 use crate::device::{ActivationKind, AttentionTensors, Norm, NormSaved, Operation, Product, Rotation, Sizes, Slice};
@@ -276,6 +276,34 @@ pub(super) fn swiglu_backward(
         ViewMut::Device(on, d_gate) => {
             let (gate, up, d_out, d_up) = (gate.slice(), up.slice(), d_out.slice(), d_up.slice());
             on.run(&Operation::SwigluBackward { gate, up, d_out, d_gate, d_up });
+        }
+    }
+}
+
+pub(super) fn geglu_forward<'a>(gelu: Gelu, gate: View<'_>, up: View<'_>, out: impl Into<ViewMut<'a>>) {
+    match out.into() {
+        ViewMut::Host(out) => kernels::activation::geglu_forward(gelu, gate.host(), up.host(), out),
+        ViewMut::Device(on, out) => {
+            let (kind, gate, up) = (activation_kind(gelu), gate.slice(), up.slice());
+            on.run(&Operation::GegluForward { kind, gate, up, out });
+        }
+    }
+}
+
+pub(super) fn geglu_backward(
+    gelu: Gelu,
+    (gate, up): (View<'_>, View<'_>),
+    d_out: View<'_>,
+    (d_gate, d_up): (ViewMut<'_>, ViewMut<'_>),
+) {
+    match d_gate {
+        ViewMut::Host(d_gate) => {
+            kernels::activation::geglu_backward(gelu, gate.host(), up.host(), d_out.host(), d_gate, d_up.host());
+        }
+        ViewMut::Device(on, d_gate) => {
+            let (kind, gate, up) = (activation_kind(gelu), gate.slice(), up.slice());
+            let (d_out, d_up) = (d_out.slice(), d_up.slice());
+            on.run(&Operation::GegluBackward { kind, gate, up, d_out, d_gate, d_up });
         }
     }
 }

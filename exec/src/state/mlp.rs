@@ -3,13 +3,12 @@
 use ir::MlpKind;
 use ir::program::BufferKind;
 
-use super::arithmetic::{gelu_backward, swiglu_backward};
+use super::arithmetic::{geglu_backward, gelu_backward, swiglu_backward};
 use super::buffers::Held;
 use super::places::LinearPlaces;
 use super::slot::{Sum, release_sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::activation::geglu_backward;
 use crate::kernels::linear::Linear;
 
 impl Work<'_> {
@@ -85,11 +84,12 @@ impl Work<'_> {
             MlpKind::SwiGlu | MlpKind::GeGlu => {
                 let gate = slot.gate.take().expect("kept by forward");
                 let mut d_gate = self.pool.take(kind, width);
+                let inputs = (gate.view(), up.view());
+                let outputs = (d_gate.view_mut(), d_up.view_mut());
                 if dims.mlp == MlpKind::SwiGlu {
-                    let (gate, up, outputs) = (gate.view(), up.view(), (d_gate.view_mut(), d_up.view_mut()));
-                    swiglu_backward((gate, up), d_activated.view(), outputs);
+                    swiglu_backward(inputs, d_activated.view(), outputs);
                 } else {
-                    geglu_backward(dims.gelu, &gate, &up, &d_activated, &mut d_gate, &mut d_up);
+                    geglu_backward(dims.gelu, inputs, d_activated.view(), outputs);
                 }
                 formats.round(&mut d_gate);
                 formats.round(&mut d_up);

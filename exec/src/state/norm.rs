@@ -226,11 +226,16 @@ impl Work<'_> {
     }
 }
 
-/// The factors of a norm, and its summands if it has them; norms without parameters have ones and zeros.
-fn parameters<'a>(dims: &'a Dimensions, places: NormPlaces, weights: &'a Flat) -> (View<'a>, Option<View<'a>>) {
-    let weight = places.weight.map_or(View::Host(&dims.ones), |weight| weight.of(weights));
+/// The factors of a norm, and its summands if it has them; norms without parameters have ones and zeros, where `x` is.
+fn parameters<'a>(
+    dims: &'a Dimensions,
+    places: NormPlaces,
+    weights: &'a Flat,
+    x: View<'a>,
+) -> (View<'a>, Option<View<'a>>) {
+    let weight = places.weight.map_or_else(|| x.constant(&dims.ones), |weight| weight.of(weights));
     let bias = (dims.norm == NormKind::LayerNorm)
-        .then(|| places.bias.map_or(View::Host(&dims.zeros), |bias| bias.of(weights)));
+        .then(|| places.bias.map_or_else(|| x.constant(&dims.zeros), |bias| bias.of(weights)));
     (weight, bias)
 }
 
@@ -242,7 +247,7 @@ fn norm(dims: &Dimensions, places: NormPlaces, weights: &Flat, x: &Held, y: &mut
         NormKind::LayerNorm => 2 * rows,
     };
     let mut statistics = pool.take_single(BufferKind::Activations, numbers);
-    norm_forward(parameters(dims, places, weights), dims.epsilon, x, y.view_mut(), statistics.view_mut());
+    norm_forward(parameters(dims, places, weights, x.view()), dims.epsilon, x, y.view_mut(), statistics.view_mut());
     dims.formats.round(y);
     statistics
 }
@@ -256,7 +261,7 @@ fn norm_input_gradient(
     store: Store,
     dx: &mut Held,
 ) {
-    let (weight, bias) = parameters(dims, places, weights);
+    let (weight, bias) = parameters(dims, places, weights, x.view());
     norm_backward_input((weight, bias.is_some()), (x.view(), statistics.view()), dy, store, dx);
 }
 

@@ -90,6 +90,14 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Numbers that are always the same, where these are, as they are.
+    pub(super) fn constant(self, values: &'a [f32]) -> Self {
+        match self {
+            Self::Host(_) => Self::Host(values),
+            Self::Device(on, slice) => Self::Device(on, on.constant(values, slice.element)),
+        }
+    }
+
     pub(super) fn append_to(self, all: &mut Vec<f32>) {
         all.extend_from_slice(&self.read());
     }
