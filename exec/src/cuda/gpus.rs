@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ir::{Problem, Rank};
+use ir::Problem;
 
 use super::{CudaDevice, CudaOptions, probe};
-use crate::device::{Device, DeviceError, Devices, Operation};
+use crate::device::{Device, DeviceError, Devices, Elsewhere, Operation};
 
 /// GPUs as the driver counts them: the first for the first ranks, and so on.
 ///
@@ -50,7 +50,7 @@ impl Devices for Gpus {
                 several => format!("{several} to a GPU"),
             };
             let gpus = if there == 1 { "1 GPU".to_owned() } else { format!("{there} GPUs") };
-            let message = format!("the plan has {ranks} ranks, {each}, and this machine shows {gpus}");
+            let message = format!("{ranks} ranks are to compute here, {each}, and this machine shows {gpus}");
             let most = u32::try_from(there).map_or(ranks, |there| ranks.div_ceil(there));
             let hint =
                 format!("set ranks_per_gpu = {most} to let ranks share a GPU, or divide the model over fewer ranks");
@@ -73,8 +73,12 @@ impl Devices for Gpus {
         self.needed(ranks) < ranks
     }
 
-    fn open(&self, rank: Rank) -> Result<Arc<dyn Device>, DeviceError> {
-        let ordinal = rank.raw() / self.ranks_per_gpu.max(1);
+    fn elsewhere(&self) -> Elsewhere {
+        Elsewhere::Cuda { ranks_per_gpu: self.ranks_per_gpu, cache: self.cache.clone() }
+    }
+
+    fn open(&self, index: u32) -> Result<Arc<dyn Device>, DeviceError> {
+        let ordinal = index / self.ranks_per_gpu.max(1);
         Ok(Arc::new(CudaDevice::open(CudaOptions { ordinal, cache: self.cache.clone() })?))
     }
 

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use half::bf16;
 
 use super::{
-    BufferId, Device, DeviceError, DeviceMemory, Devices, Element, Event, HostBuffer, Operation, Product, Slice, Stream,
+    BufferId, Device, DeviceError, DeviceMemory, Devices, Element, Elsewhere, Event, HostBuffer, Operation, Product,
+    Slice, Stream,
 };
 use crate::kernels::attention::AttentionWorkspace;
 use crate::kernels::matmul::{Matrix, MatrixMut, multiply};
@@ -202,7 +203,10 @@ impl Devices for CpuDevices {
     fn shared(&self, _: u32) -> bool {
         false
     }
-    fn open(&self, _: ir::Rank) -> Result<Arc<dyn Device>, DeviceError> {
+    fn elsewhere(&self) -> Elsewhere {
+        Elsewhere::Cpu
+    }
+    fn open(&self, _: u32) -> Result<Arc<dyn Device>, DeviceError> {
         Ok(Arc::new(CpuDevice::new()))
     }
 }

@@ -38,6 +38,7 @@ mod sizes;
 pub(crate) mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use cpu::{CpuDevice, CpuDevices};
 pub use operation::{ActivationKind, AttentionTensors, Norm, NormSaved, Operands, Operation, Rotation, Sizes};
@@ -282,11 +283,46 @@ pub trait Devices: fmt::Debug + Send + Sync {
     /// Whether several of so many ranks compute on one device.
     fn shared(&self, ranks: u32) -> bool;
 
-    /// The device of a rank, on the thread of that rank.
+    /// The same for a rank that is a process of its own.
+    fn elsewhere(&self) -> Elsewhere;
+
+    /// The device of a rank of this machine, counted from zero, on the thread of that rank.
     ///
     /// # Errors
     /// Those of the device.
-    fn open(&self, rank: ir::Rank) -> Result<std::sync::Arc<dyn Device>, DeviceError>;
+    fn open(&self, index: u32) -> Result<Arc<dyn Device>, DeviceError>;
+}
+
+/// [`Devices`] as one process tells another.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Elsewhere {
+    /// [`CpuDevices`].
+    Cpu,
+    /// [`Gpus`](crate::cuda::Gpus).
+    Cuda {
+        /// Ranks on each GPU.
+        ranks_per_gpu: u32,
+        /// Where compiled kernels are kept.
+        cache: Option<std::path::PathBuf>,
+    },
+}
+
+impl Elsewhere {
+    /// The device of a rank of this machine, as [`Devices::open`].
+    ///
+    /// # Errors
+    /// Those of the device, and where this program was built without what they need.
+    pub fn open(self, index: u32) -> Result<Arc<dyn Device>, DeviceError> {
+        match self {
+            Self::Cpu => CpuDevices.open(index),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { ranks_per_gpu, cache } => crate::cuda::Gpus { ranks_per_gpu, cache }.open(index),
+            #[cfg(not(feature = "cuda"))]
+            Self::Cuda { .. } => {
+                Err(DeviceError::new("using a GPU", "this program was built without the feature `cuda`"))
+            }
+        }
+    }
 }
 
 /// [`Device::write`] of FP32 values, rounded to the element of the slice.
@@ -298,13 +334,19 @@ pub trait Devices: fmt::Debug + Send + Sync {
 /// If the lengths differ, or the slice holds no floating-point elements.
 pub fn write_f32(device: &dyn Device, stream: Stream, values: &[f32], to: Slice) -> Result<(), DeviceError> {
     assert_eq!(values.len(), to.length, "{to}: written with another length");
-    let bytes: Vec<u8> = match to.element {
-        Element::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        Element::Bf16 => values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect(),
-        Element::F64 => values.iter().flat_map(|&value| f64::from(value).to_le_bytes()).collect(),
+    match to.element {
+        // Elements of the host are little-endian too, wherever there are such devices; a test would see it if not.
+        Element::F32 => device.write(stream, bytemuck::cast_slice(values), to),
+        Element::Bf16 => {
+            let halves: Vec<u16> = values.iter().map(|&value| half::bf16::from_f32(value).to_bits()).collect();
+            device.write(stream, bytemuck::cast_slice(&halves), to)
+        }
+        Element::F64 => {
+            let wide: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            device.write(stream, bytemuck::cast_slice(&wide), to)
+        }
         Element::U32 => panic!("{to}: real numbers are no tokens"),
-    };
-    device.write(stream, &bytes, to)
+    }
 }
 
 /// [`Device::read`] of floating-point elements, widened or rounded to FP32.
@@ -335,6 +377,5 @@ pub fn read_f32(device: &dyn Device, stream: Stream, from: Slice) -> Result<Vec<
 /// If the lengths differ, or the slice does not hold tokens.
 pub fn write_u32(device: &dyn Device, stream: Stream, values: &[u32], to: Slice) -> Result<(), DeviceError> {
     assert_eq!((values.len(), Element::U32), (to.length, to.element), "{to}: written with something else");
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    device.write(stream, &bytes, to)
+    device.write(stream, bytemuck::cast_slice(values), to)
 }

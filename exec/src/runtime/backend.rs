@@ -25,7 +25,7 @@ use crate::device::Devices;
 use crate::state::Routing;
 
 /// Trains for real, in FP32 or BF16: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
-/// Ranks compute on the processor, those that are threads on [`CpuOptions::devices`] if there are any.
+/// Ranks compute on the processor, or on [`CpuOptions::devices`] if there are any.
 ///
 /// Its times are measured. Devices with a slowdown and links between domains are emulated as the cluster says; see
 /// the [module](super). `load` of another program between iterations keeps weights and optimizer state if the model is
@@ -155,9 +155,8 @@ impl CpuBackend {
         problems.extend(device_problems(program, &self.cluster, self.options.devices.as_deref()));
         if let Some(devices) = &self.options.devices {
             problems.extend(refusals::on_devices(program, &**devices));
-            problems.extend(devices.problems(program.world()));
+            problems.extend(devices.problems(self.processes.as_ref().map_or(program.world(), Processes::on_a_host)));
             problems.extend(packed_on_devices(&self.text));
-            problems.extend(self.processes.is_some().then(processes_on_devices));
         }
         match &self.processes {
             Some(processes) => {
@@ -317,8 +316,8 @@ impl CpuBackend {
         let CpuOptions { initial, routing, devices, .. } = self.options.clone();
         let build = {
             let verified = Arc::clone(verified);
-            move |rank| {
-                let device = devices.as_ref().map(|devices| devices.open(rank)).transpose();
+            move |rank: Rank| {
+                let device = devices.as_ref().map(|devices| devices.open(rank.raw())).transpose();
                 let device = device.map_err(|error| error.to_string())?;
                 let mut state = build(&verified, rank, &origin, initial.as_deref(), device)?;
                 state.set_routing(routing.clone());
@@ -431,7 +430,7 @@ impl Backend for CpuBackend {
 /// What a rank's process is told to work on, by its slowdown.
 fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl Fn(f64) -> Job + use<> {
     let text = ir::program::text::print(program);
-    let faults = options.faults.clone();
+    let (faults, devices) = (options.faults.clone(), options.devices.as_ref().map(|devices| devices.elsewhere()));
     let (mut weights, mut moments, mut checkpoint) = (options.initial.clone(), None, None);
     match origin {
         Origin::Fresh => {}
@@ -448,6 +447,7 @@ fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl
         program: text.clone(),
         slowdown,
         faults: faults.clone(),
+        devices: devices.clone(),
         weights: weights.as_deref().map(Tensors::from),
         moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
         checkpoint: checkpoint.clone(),
@@ -527,11 +527,6 @@ fn packed_on_devices(text: &Text) -> Option<Problem> {
     let message = "devices have no attention that stays within packed documents";
     let hint = "set packing = \"concatenate\", or let the CPU compute";
     (text.packing() == Packing::Documents).then(|| Problem::new("data.packing", message).hint(hint))
-}
-
-fn processes_on_devices() -> Problem {
-    let message = "ranks that are processes compute on the CPU; ranks that are threads compute on devices";
-    Problem::new("launch", message).hint("start one process, whose ranks are threads")
 }
 
 /// The sum of the shares of all ranks that look at other tokens, in order.

@@ -27,6 +27,8 @@ pub(super) struct Accelerator {
     flag: Slice,
     /// What was checked since the flag was last read, by label.
     checks: Mutex<Vec<&'static str>>,
+    /// Scratch memory that nobody uses: what is put on the stream later comes after what used it before.
+    scratch: Mutex<BTreeMap<(Element, usize), Vec<Slice>>>,
     /// Numbers that are always the same: where they are in host memory, and where here.
     constants: Mutex<BTreeMap<(usize, Element), Slice>>,
 }
@@ -53,7 +55,8 @@ fn must<T>(result: Result<T, DeviceError>) -> T {
 impl Accelerator {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         let flag = must(device.allocate(Stream::COMPUTE, Element::U32, 1));
-        let new = Self { device, flag, checks: Mutex::default(), constants: Mutex::default() };
+        let (checks, scratch, constants) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let new = Self { device, flag, checks, scratch, constants };
         new.write_tokens(&[NONE], flag);
         new
     }
@@ -96,9 +99,11 @@ impl Accelerator {
 
     /// Lets `run` work with scratch memory of so many elements.
     pub(super) fn with_scratch<T>(&self, element: Element, length: usize, run: impl FnOnce(Slice) -> T) -> T {
-        let slice = must(self.device.allocate(Stream::COMPUTE, element, length));
+        let idle = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = idle().get_mut(&(element, length)).and_then(Vec::pop);
+        let slice = found.unwrap_or_else(|| must(self.device.allocate(Stream::COMPUTE, element, length)));
         let result = run(slice);
-        must(self.device.release(Stream::COMPUTE, slice));
+        idle().entry((element, length)).or_default().push(slice);
         result
     }
 
@@ -177,7 +182,8 @@ impl Drop for Accelerator {
     fn drop(&mut self) {
         // As of a buffer.
         let constants = self.constants.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for slice in constants.values().chain([&self.flag]) {
+        let scratch = self.scratch.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for slice in constants.values().chain(scratch.values().flatten()).chain([&self.flag]) {
             let _ = self.device.release(Stream::COMPUTE, *slice);
         }
     }

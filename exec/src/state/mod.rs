@@ -30,6 +30,13 @@
 //! Device memory and host memory are two pools. What a plan moves to host memory (what layers keep, optimizer state) is
 //! copied there and back by `Op::HostCopy`, and counts in [`RankState::host_bytes_held`].
 //!
+//! # Where it computes
+//!
+//! In host memory, by the CPU's kernels, or on a device that it is given: then parameters, gradients, optimizer state and
+//! activations are buffers of the device, and passes put operations on it (modules `values`, `arithmetic` and `accelerator`).
+//! The passes are the same, and know not which it is. Contributions and results of collectives, and messages, are in host
+//! memory in both cases.
+//!
 //! # Split backward
 //!
 //! `Pass::Backward` is `Pass::BackwardInput` followed by `Pass::BackwardWeight`, unit by unit, so that both give the same

@@ -147,7 +147,7 @@ fn what_keeps_a_training_from_its_gpus_is_told() {
         (
             whole,
             &[("MACHINE_DEVICES", "1")],
-            &["run.ranks_per_gpu", "2 ranks, a GPU each", "shows 1 GPU", "ranks_per_gpu = 2"],
+            &["run.ranks_per_gpu", "2 ranks are to compute here, a GPU each", "shows 1 GPU", "ranks_per_gpu = 2"],
         ),
         (whole, &[("MACHINE_DEVICES", "1"), ("RANKS_PER_GPU", "2")], &["trained 20 iterations"]),
         (whole, &[("MACHINE_DEVICES", "2"), ("MACHINE_CAPABILITY", "7")], &["GPU 0", "7.0", "8.0 (A100) or newer"]),

@@ -76,6 +76,7 @@ fn divided_models_train_on_devices_as_in_host_memory() {
         Division { data: 2, ..two },
         Division { data: 2, zero: ZeroStage::Zero1, overlap: true, ..two },
         Division { positions: 2, recompute: Recompute::Full, ..two },
+        Division { chunks_per_position: 2, ..two },
         Division { positions: 2, chunks_per_position: 2, split: true, ..two },
         Division { tensor: 2, ..two },
         Division { tensor: 2, sequence_parallel: true, positions: 2, data: 2, zero: ZeroStage::Zero1, ..two },
