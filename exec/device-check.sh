@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks and measures one NVIDIA GPU, on a machine without network, in under six minutes.
+# Checks and measures one NVIDIA GPU, and trains on it, on a machine without network, in under eight minutes.
 #
 #   exec/device-check.sh prepare           here: builds what is carried, into target/device-check (at most 64 MiB)
 #   target/device-check/device-check.sh    there: runs it; results as files in $OUT (default: device-check-results)
@@ -21,12 +21,14 @@ prepare() {
     rm -rf "$out"
     mkdir -p "$out"
     cargo build --release -p trainyard-exec --example device_check
+    cargo build --release -p trainyard-cli
     local built
     built=$(suite_of)
     [ -x "$built" ] || { echo "the unit tests of exec are not there"; exit 1; }
     cp "$built" "$out/suite"
     cp "$(dirname "$built")/../examples/device_check" "$out/device_check"
-    strip "$out/suite" "$out/device_check"
+    cp "$(dirname "$built")/../trainyard" "$out/trainyard"
+    strip "$out/suite" "$out/device_check" "$out/trainyard"
     cp "$here/device-check.sh" "$here/device-check.py" "$out/"
     local bytes
     bytes=$(du -sb "$out" | cut -f 1)
@@ -43,6 +45,52 @@ for path in nvidia.__path__: print(path)' 2>/dev/null || true)
         printf '%s:' "$folder"/*/lib
     done
     printf '/usr/local/cuda/lib64:%s' "${LD_LIBRARY_PATH:-}"
+}
+
+# Two ranks on one GPU train what they train on the CPU, in FP32 and BF16: losses of 20 iterations.
+train() {
+    local out=$1 model='name = "llama-6m"' sequence=256 precision
+    if [ -n "${2:-}" ]; then
+        model='name = "tiny", hidden = 16, layers = 2, heads = 2, ffn = 32, vocabulary = 256, norm = "rms-norm"'
+        model="$model, norm_epsilon = 1e-5, positions = { rope = { theta = 1e4 } }, mlp = \"swi-glu\", tied_head = true"
+        sequence=16
+    fi
+    for precision in fp32 bf16; do
+        local scenario=$out/training-$precision.toml
+        cat >"$scenario" <<TOML
+name = "device-check-$precision"
+seed = 1
+model = { $model }
+
+[cluster]
+nodes = "1 x cpu-2"
+
+[training]
+sequence_length = $sequence
+global_batch = 4
+iterations = 20
+precision = "$precision"
+optimizer = { learning_rate = 3e-3, warmup_iterations = 5 }
+
+[plan]
+data = 2
+zero = 1
+microbatch_size = 1
+TOML
+        timeout 100 "$here/trainyard" run "$scenario" --device cuda --ranks-per-gpu 2 --json "$out/cuda-$precision.json" -q
+        timeout 100 "$here/trainyard" run "$scenario" --device cpu --json "$out/cpu-$precision.json" -q
+    done
+    python3 - "$out" <<'PYTHON'
+import json, sys
+
+for precision, most in ("fp32", 1e-4), ("bf16", 1e-2):
+    cuda, cpu = (json.load(open(f"{sys.argv[1]}/{device}-{precision}.json")) for device in ("cuda", "cpu"))
+    apart = max(abs(a - b) / b for a, b in zip(cuda["loss"], cpu["loss"], strict=True))
+    words = f"training in {precision} on {cuda['devices']}: {cuda['loss'][0]:.4f} -> {cuda['loss'][-1]:.4f}, "
+    print(words + f"losses at most {apart:.1e} from the CPU's; {cuda['iteration_ms']:.2f} ms an iteration, CPU {cpu['iteration_ms']:.2f} ms")
+    assert len(cuda["loss"]) == 20 and cuda["loss"][-1] < 0.95 * cuda["loss"][0], cuda["loss"]
+    assert apart <= most, (cuda["loss"], cpu["loss"])
+PYTHON
 }
 
 check() {
@@ -63,6 +111,8 @@ check() {
         failed=1
     fi
     timeout 120 "$here/device_check" "$out" $tiny || { echo "measurements: FAILED"; failed=1; }
+    timeout 100 "$here/trainyard" doctor >"$out/doctor.txt" || true
+    train "$out" $tiny || { echo "training: FAILED"; failed=1; }
     local python=${TRAINYARD_TORCH_PYTHON:-python3}
     if "$python" -c 'import torch' 2>/dev/null; then
         timeout 80 "$python" "$here/device-check.py" "$out" $tiny || { echo "comparison with PyTorch: FAILED"; failed=1; }
@@ -84,6 +134,10 @@ emulated() {
     export LD_LIBRARY_PATH=$machine/whole
     export MACHINE_SHIM=$here/kernels/shim MACHINE_BUILDS=$machine/builds
     export OUT=${OUT:-target/device-check/results} TRAINYARD_CASES=1
+    # The promises that every backend keeps, of ranks on a GPU.
+    cargo test --release -p trainyard-conformance --test backends -- cuda:: --nocapture --test-threads=1 2>&1 |
+        tee target/device-check-suite.log
+    ! grep -q 'SKIP ' target/device-check-suite.log || { echo "no GPU is emulated"; exit 1; }
     here=$PWD/target/device-check
     check --tiny
 }

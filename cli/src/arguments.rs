@@ -76,6 +76,15 @@ pub(crate) enum ToChoice {
     RankMap,
 }
 
+/// What ranks compute on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ComputeDevice {
+    /// This machine's cores
+    Cpu,
+    /// Its NVIDIA GPUs
+    Cuda,
+}
+
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Verb {
@@ -161,10 +170,16 @@ pub(crate) enum Verb {
     Explain(OfScenario),
     /// Answer the questions of a scenario's `size`: how many nodes, tokens for a budget, largest model, network
     Size(OfScenario),
-    /// Train a scenario on this machine's cores
+    /// Train a scenario on this machine's cores, or its GPUs
     Run {
         #[command(flatten)]
         of: OfScenario,
+        /// What ranks compute on, in place of what the scenario's `run` says
+        #[arg(long, value_enum, value_name = "DEVICE")]
+        device: Option<ComputeDevice>,
+        /// Ranks on each GPU; without it, a GPU for each rank
+        #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+        ranks_per_gpu: Option<u32>,
         /// Go on from this checkpoint, or the newest whole one of this folder, in place of the scenario's own
         #[arg(long, value_name = "FOLDER")]
         resume: Option<PathBuf>,

@@ -4,27 +4,51 @@ use std::path::Path;
 use std::process::Command;
 
 use trainyard::results::{RunReport, json};
-use trainyard::{Context, Error, Launch, LaunchRequest, Loaded, Output, Subject};
+use trainyard::{Context, DeviceChoice, Error, Launch, LaunchRequest, Loaded, Output, Subject};
 
 use crate::answer::{Answer, close_with_reports, open};
-use crate::arguments::OfScenario;
+use crate::arguments::{ComputeDevice, OfScenario};
 use crate::tables;
 
 /// `run`: with threads, unless a launcher started this process and others.
-pub(crate) fn run(of: &OfScenario, resume: Option<&Path>, context: &Context<'_>) -> Result<Answer, Error> {
+pub(crate) fn run(
+    of: &OfScenario,
+    devices: (Option<ComputeDevice>, Option<u32>),
+    resume: Option<&Path>,
+    context: &Context<'_>,
+) -> Result<Answer, Error> {
     match Launch::read()? {
         None => {
-            let (loaded, out) = open(of)?;
+            let (mut loaded, out) = open(of)?;
+            loaded.scenario.run.device = computing(&loaded, devices)?;
             close(trainyard::run_from(&loaded, resume, context)?, &loaded, out)
         }
         Some(launch) if launch.rank == 0 => {
             // First of all: whatever is wrong with the scenario, the others are told to end.
             let gathered = trainyard::gather(&launch, context)?;
-            let (loaded, out) = open(of)?;
+            let (mut loaded, out) = open(of)?;
+            loaded.scenario.run.device = computing(&loaded, devices)?;
             close(trainyard::run_gathered(&loaded, gathered, resume, context)?, &loaded, out)
         }
         Some(launch) => trainyard::take_part(&launch).map(|()| Answer::none()),
     }
+}
+
+/// What ranks compute on: what was asked for, or what the scenario says.
+fn computing(
+    loaded: &Loaded,
+    (device, ranks_per_gpu): (Option<ComputeDevice>, Option<u32>),
+) -> Result<DeviceChoice, Error> {
+    let (said, ranks) = match loaded.scenario.run.device {
+        DeviceChoice::Cpu => ("cpu", None),
+        DeviceChoice::Cuda { ranks_per_gpu } => ("cuda", Some(ranks_per_gpu)),
+    };
+    let (word, ranks) = match device {
+        None => (said, ranks_per_gpu.or(ranks)),
+        Some(ComputeDevice::Cpu) => ("cpu", ranks_per_gpu),
+        Some(ComputeDevice::Cuda) => ("cuda", ranks_per_gpu.or(ranks)),
+    };
+    DeviceChoice::of(word, ranks).map_err(|problem| loaded.error(vec![problem]))
 }
 
 /// `launch`: with processes of this program.

@@ -268,6 +268,9 @@ fn measured(out: &mut String, report: &RunReport) {
     line(out, "iteration", format!("{spread} (median of {counted}, after {} to warm up)", report.warm_up_iterations));
     line(out, "throughput", format!("{:.0} tokens/s", report.tokens_per_second));
     line(out, "ranks", &report.ranks);
+    if let Some(devices) = &report.devices {
+        line(out, "devices", devices);
+    }
     for refused in &report.refused_checkpoints {
         line(out, "not used", refused.yellow());
     }
@@ -302,7 +305,10 @@ fn measured(out: &mut String, report: &RunReport) {
         line(out, "loss", format!("{first:.4} -> {last:.4} over {} iterations", report.iterations));
     }
     if report.oversubscribed {
-        let note = format!("more work than the {} cores carry: times say nothing about accuracy", report.cores);
+        let note = match report.devices {
+            Some(_) => "ranks share devices: times say nothing about accuracy".to_owned(),
+            None => format!("more work than the {} cores carry: times say nothing about accuracy", report.cores),
+        };
         line(out, "oversubscribed", note.yellow());
     }
 }

@@ -75,7 +75,9 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
         Verb::Plan(of) | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
             of_scenario(verb, of, context)
         }
-        Verb::Run { of, resume } => launched::run(of, resume.as_deref(), context),
+        Verb::Run { of, device, ranks_per_gpu, resume } => {
+            launched::run(of, (*device, *ranks_per_gpu), resume.as_deref(), context)
+        }
         Verb::Launch { of, nproc, silence, restarts, resume, keep_every } => {
             let request = LaunchRequest {
                 processes: *nproc,

@@ -28,6 +28,10 @@ trait Machine {
     fn case(seed: u64) -> Case;
     /// A case that it does not support, for at least two reasons, and the subjects of these.
     fn unsupported() -> (Case, Cluster, Vec<&'static str>);
+    /// Whether the machine is there at all.
+    fn is_there() -> bool {
+        true
+    }
     /// Whether two outcomes are equal as far as the machine's promise goes.
     fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool;
     /// Whether a timeline stands for all ranks of its program.
@@ -99,6 +103,83 @@ impl Machine for Trained {
     fn covers(timeline: &Timeline, program: &Program) -> bool {
         let rank = |(index, lane): (usize, &Lane)| lane.rank.index() == index && lane.multiplicity == 1;
         timeline.lanes.len() == program.world() as usize && timeline.lanes.iter().enumerate().all(rank)
+    }
+}
+
+/// A case of a swarm that a backend of ranks on devices supports: without experts, shared sequences and the like.
+fn on_devices(seed: u64, backend: impl Fn(&Cluster) -> CpuBackend) -> Case {
+    let of = |number| Trained::case(1000 * seed + number);
+    let supported = |case: &Case| backend(&case.cluster).unsupported(&case.program(Folding::Folded)).is_empty();
+    (0..1000).map(of).find(supported).expect("one of a thousand cases that devices carry out")
+}
+
+fn unsupported_on_devices() -> (Case, Cluster, Vec<&'static str>) {
+    let mut case = (0..).map(|seed| Case::tiny_wide(seed, 8)).find(|case| case.plan.mesh.context > 1).expect("some");
+    case.workload.precision = Precision::Fp16;
+    case.model.vocabulary = 100;
+    let cluster = case.cluster.clone();
+    (case, cluster, vec!["training.precision", "model.vocabulary", "plan.mesh.context"])
+}
+
+/// Ranks that compute on devices, of which there are as many as ranks: the CPU as a device.
+struct OnDevices;
+
+impl Machine for OnDevices {
+    type Backend = CpuBackend;
+    const CLOCK: Clock = Clock::Measured;
+    const SLACK: SimDuration = SimDuration::ZERO;
+    const SEEDS: u64 = 24;
+    fn of(cluster: &Cluster) -> CpuBackend {
+        let options = CpuOptions { devices: Some(Arc::new(exec::device::CpuDevices)), ..CpuOptions::default() };
+        CpuBackend::new(cluster.clone(), exec::data::generate(1, 20_000), options)
+    }
+    fn case(seed: u64) -> Case {
+        on_devices(seed, Self::of)
+    }
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
+        unsupported_on_devices()
+    }
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
+        Trained::same(a, b)
+    }
+    fn covers(timeline: &Timeline, program: &Program) -> bool {
+        Trained::covers(timeline, program)
+    }
+}
+
+/// Ranks on this machine's GPUs, eight to each; where there are none, nothing is tested. `exec/device-check.sh emulated`
+/// has one that is emulated.
+struct OnGpus;
+
+impl Machine for OnGpus {
+    type Backend = CpuBackend;
+    const CLOCK: Clock = Clock::Measured;
+    const SLACK: SimDuration = SimDuration::ZERO;
+    const SEEDS: u64 = 4;
+    fn of(cluster: &Cluster) -> CpuBackend {
+        let devices = exec::cuda::Gpus { ranks_per_gpu: 8, cache: std::env::var_os("CACHE").map(Into::into) };
+        let options = CpuOptions { devices: Some(Arc::new(devices)), ..CpuOptions::default() };
+        CpuBackend::new(cluster.clone(), exec::data::generate(1, 20_000), options)
+    }
+    fn case(seed: u64) -> Case {
+        on_devices(seed, Self::of)
+    }
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
+        unsupported_on_devices()
+    }
+    #[expect(clippy::print_stderr, reason = "how a test says that it did not run")]
+    fn is_there() -> bool {
+        let usable = exec::cuda::probe().usable();
+        if let Err(why) = &usable {
+            eprintln!("SKIP the suite on a GPU: {why}");
+        }
+        usable.is_ok()
+    }
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
+        Trained::same(a, b)
+    }
+    fn covers(timeline: &Timeline, program: &Program) -> bool {
+        Trained::covers(timeline, program)
     }
 }
 
@@ -259,23 +340,33 @@ macro_rules! suite {
 
             #[test]
             fn carries_out_what_it_supports() {
-                super::carries_out_what_it_supports::<$machine>();
+                if <$machine>::is_there() {
+                    super::carries_out_what_it_supports::<$machine>();
+                }
             }
             #[test]
             fn does_the_same_twice() {
-                super::does_the_same_twice::<$machine>();
+                if <$machine>::is_there() {
+                    super::does_the_same_twice::<$machine>();
+                }
             }
             #[test]
             fn takes_another_program_between_iterations() {
-                super::takes_another_program_between_iterations::<$machine>();
+                if <$machine>::is_there() {
+                    super::takes_another_program_between_iterations::<$machine>();
+                }
             }
             #[test]
             fn refuses_with_every_reason() {
-                super::refuses_with_every_reason::<$machine>();
+                if <$machine>::is_there() {
+                    super::refuses_with_every_reason::<$machine>();
+                }
             }
             #[test]
             fn refuses_a_program_that_is_larger_than_the_cluster() {
-                super::refuses_a_program_that_is_larger_than_the_cluster::<$machine>();
+                if <$machine>::is_there() {
+                    super::refuses_a_program_that_is_larger_than_the_cluster::<$machine>();
+                }
             }
         }
     )*};
@@ -284,4 +375,6 @@ macro_rules! suite {
 suite! {
     simulator: Simulated;
     cpu: Trained;
+    devices: OnDevices;
+    cuda: OnGpus;
 }

@@ -96,10 +96,34 @@ INLINE Gate gelu_tanh(float x) {
     return {s.value, s.value * s.complement * twice_root * (1.0f + 3.0f * cubic * square)};
 }
 
+INLINE Gate gelu(int tanh, float x) {
+    return tanh ? gelu_tanh(x) : gelu_exact(x);
+}
+
+KERNEL geglu_forward(index_t count, int tanh, const element* gate, const element* up, element* out) {
+    FOR_EACH(i, count) {
+        float g = widen(gate[i]);
+        put(&out[i], g * gelu(tanh, g).gate * widen(up[i]));
+    }
+}
+EXPORT(geglu_forward)
+
+// d_up = d_out gelu(gate), d_gate = d_out up gelu'(gate)
+KERNEL geglu_backward(
+    index_t count, int tanh, const element* gate, const element* up, const element* d_out, element* d_gate, element* d_up) {
+    FOR_EACH(i, count) {
+        float g = widen(gate[i]), u = widen(up[i]), d = widen(d_out[i]);
+        Gate of = gelu(tanh, g);
+        put(&d_up[i], d * (g * of.gate));
+        put(&d_gate[i], d * u * (of.gate + g * of.slope));
+    }
+}
+EXPORT(geglu_backward)
+
 KERNEL activation_forward(index_t count, int tanh, const element* x, element* y) {
     FOR_EACH(i, count) {
         float value = widen(x[i]);
-        put(&y[i], value * (tanh ? gelu_tanh(value) : gelu_exact(value)).gate);
+        put(&y[i], value * gelu(tanh, value).gate);
     }
 }
 EXPORT(activation_forward)
@@ -107,7 +131,7 @@ EXPORT(activation_forward)
 KERNEL activation_backward(index_t count, int tanh, const element* x, const element* dy, element* dx) {
     FOR_EACH(i, count) {
         float value = widen(x[i]);
-        Gate g = tanh ? gelu_tanh(value) : gelu_exact(value);
+        Gate g = gelu(tanh, value);
         put(&dx[i], widen(dy[i]) * (g.gate + value * g.slope));
     }
 }

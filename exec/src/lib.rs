@@ -1,4 +1,5 @@
-//! Real training on the CPU: the machine that carries out a program with ranks and numbers instead of predictions.
+//! Real training, on the CPU or on GPUs: the machine that carries out a program with ranks and numbers instead of
+//! predictions.
 //!
 //! | module | what it is |
 //! |---|---|

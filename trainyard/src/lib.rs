@@ -48,7 +48,7 @@ pub use output::Output;
 pub use progress::{Context, Progress};
 pub use reports::Document;
 pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
-pub use scenario::{Loaded, Scenario};
+pub use scenario::{DeviceChoice, Loaded, Scenario};
 pub use verbs::{
     CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest, Subject, SweepPoints,
     SweepRequest, ValidateRequest, Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff,

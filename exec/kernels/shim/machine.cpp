@@ -3,7 +3,7 @@
 // Work of a stream is done as late as possible: when the host waits for the stream, or when a stream that is waited for
 // waits for an event of it. What is not ordered by an event therefore comes out wrong, every time. Freed memory becomes NaN.
 // Handles that are not there, calls without a current context and launches with more shared memory than was asked for are
-// errors, as they are in CUDA; whatever is left when the context goes ends the process.
+// errors, as they are in CUDA; whatever is left when the last context goes ends the process.
 //
 //   MACHINE_INIT=803, MACHINE_VERSION=11080, MACHINE_DEVICES=0, MACHINE_CAPABILITY=7, MACHINE_MEMORY=1000000
 //   MACHINE_FAIL=cuLaunchKernel:3:719   the third call of a function gives this error
@@ -33,6 +33,7 @@ namespace {
 std::mutex tables; // guards what follows, never held while work is done
 std::mutex kernels_run; // fibers of a kernel are one at a time
 std::map<std::string, int> calls;
+int contexts; // retained, of all devices together
 thread_local void* current_context;
 
 [[noreturn]] void fail(const char* format, ...) {
@@ -195,12 +196,15 @@ int cuGetErrorName(int code, const char** text) {
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     if (int code = fault("cuDevicePrimaryCtxRetain")) return code;
+    std::lock_guard<std::mutex> guard(tables);
+    ++contexts;
     *context = (void*)(0x1000l + device);
     return 0;
 }
 int cuDevicePrimaryCtxRelease_v2(int) {
     std::lock_guard<std::mutex> guard(tables);
-    if (!setting("MACHINE_SHARED", 0) && (allocations.size() || pinned.size() || streams.size() || events.size() || modules.size()))
+    if (contexts == 0) return 201;
+    if (--contexts == 0 && (allocations.size() || pinned.size() || streams.size() || events.size() || modules.size()))
         fail("left behind: %zu allocations, %zu of the host, %zu streams, %zu events, %zu modules", allocations.size(), pinned.size(), streams.size(), events.size(), modules.size());
     return 0;
 }

@@ -60,7 +60,7 @@ impl Shard {
             first: part.first,
         };
         self.tensors.push((format!("{}{}", kept.prefix(), part.name), place, part.data.len()));
-        self.data.extend_from_slice(part.data);
+        self.data.extend_from_slice(&part.data);
     }
     /// Writes the file and brings it to the disk; `None` if there is nothing to write.
     ///
@@ -190,8 +190,13 @@ impl Opened {
             let read = self.file.seek(at).and_then(|_| self.file.read_exact(bytes));
             read.map_err(|error| error.to_string())?;
             let slice: Vec<_> = place.slice.iter().map(|(from, to)| *from..*to).collect();
-            let part =
-                Part { name: &place.tensor, shape: &place.shape, slice: &slice, first: place.first, data: &data };
+            let part = Part {
+                name: &place.tensor,
+                shape: &place.shape,
+                slice: &slice,
+                first: place.first,
+                data: (&data).into(),
+            };
             put(place.kept, &part);
         }
         Ok(())

@@ -292,7 +292,13 @@ fn a_full_disk_is_an_error_with_its_name() {
     let show = |put: &mut dyn FnMut(Kept, &Part<'_>)| {
         put(
             Kept::Weight,
-            &Part { name: "w", shape: &[2], slice: std::slice::from_ref(&(0..2)), first: 0, data: &[1.0, 2.0] },
+            &Part {
+                name: "w",
+                shape: &[2],
+                slice: std::slice::from_ref(&(0..2)),
+                first: 0,
+                data: (&[1.0, 2.0][..]).into(),
+            },
         );
     };
     let done = move |written| say.send(written).unwrap();

@@ -29,6 +29,8 @@ pub struct CudaOptions {
 /// Shared memory that a block of every kernel may have: what GPUs from compute capability 8.6 on offer.
 const SHARED_BYTES: u32 = 99 << 10;
 const STREAMS: usize = 3;
+/// The oldest generation of GPUs whose tensor cores take BF16.
+pub(super) const OLDEST_CAPABILITY: i32 = 8;
 
 /// One GPU, with streams for compute, communication and copies.
 ///
@@ -96,7 +98,7 @@ impl CudaDevice {
             major: attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             minor: attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         };
-        if architecture.major < 8 {
+        if architecture.major < OLDEST_CAPABILITY {
             let cause = format!("{name} has compute capability {}.{}", architecture.major, architecture.minor);
             return Err(DeviceError::new(doing(), cause).hint("the kernels need 8.0 (A100) or newer, for BF16"));
         }

@@ -187,6 +187,15 @@ fn elementwise(all: &mut Launches, element: Element, operation: &Operation) {
             let arguments = [n.into(), gate.into(), up.into(), d_out.into(), d_gate.into(), d_up.into()];
             all.elements(module, "swiglu_backward", n, arguments);
         }
+        Operation::GegluForward { kind, gate, up, out } => {
+            let n = out.length;
+            all.elements(module, "geglu_forward", n, [n.into(), tanh(kind), gate.into(), up.into(), out.into()]);
+        }
+        Operation::GegluBackward { kind, gate, up, d_out, d_gate, d_up } => {
+            let (n, kind) = (gate.length, tanh(kind));
+            let arguments = [n.into(), kind, gate.into(), up.into(), d_out.into(), d_gate.into(), d_up.into()];
+            all.elements(module, "geglu_backward", n, arguments);
+        }
         Operation::ActivationForward { kind, x, y } => {
             let n = x.length;
             all.elements(module, "activation_forward", n, [n.into(), tanh(kind), x.into(), y.into()]);

@@ -10,6 +10,7 @@
 //! | `source`, `compiler` | sources, the ways in which each is built, and the cache of what was built |
 //! | `launch` | an operation as launches: names, grids, arguments; pure, without a device |
 //! | `device`, `memory`, `blas` | streams, events, buffers, page-locked memory; matrix products |
+//! | `gpus` | the GPUs of a machine for the ranks of a program |
 //! | `nccl`, `communicator` | the functions of NCCL by name; groups of ranks, collectives, abort |
 //!
 //! # How it is tested without a GPU
@@ -21,13 +22,14 @@
 //!
 //! # What is not joined yet
 //!
-//! The interpreter of programs ([`state`](crate::state)) computes on the CPU's slices; [`device`](crate::device) says how it
-//! joins. Windows of attention are in the kernel, but not in the operation; CUDA graphs and FP8 are absent.
+//! Ranks compute on [`Gpus`] and meet in host memory: the [`Communicator`] carries nothing of theirs. CUDA graphs and FP8 are
+//! absent.
 
 mod blas;
 mod communicator;
 mod compiler;
 mod device;
+mod gpus;
 mod launch;
 mod memory;
 mod nccl;
@@ -38,4 +40,5 @@ mod tests;
 
 pub use communicator::{Communicator, Reduction, UniqueId};
 pub use device::{CudaDevice, CudaOptions};
+pub use gpus::Gpus;
 pub use probe::{Gpu, Library, Probe, State, probe};

@@ -71,8 +71,8 @@ const OLDEST_DRIVER: i32 = 12_000;
 const DRIVER_HINT: &str = "install NVIDIA's driver 525 or newer; in a container, start it with the GPUs passed through";
 const TOOLKIT_HINT: &str = "install CUDA 12 or 13, or the Python packages nvidia-cuda-nvrtc and nvidia-cublas, and put \
                             their folder on LD_LIBRARY_PATH";
-pub(super) const NCCL_HINT: &str = "needed for more than one GPU only: install libnccl2, or the Python package nvidia-nccl-cu13 (its folder on \
-     LD_LIBRARY_PATH)";
+pub(super) const NCCL_HINT: &str = "no run needs it yet, since ranks exchange through host memory: install libnccl2, or the \
+                                   Python package nvidia-nccl-cu13 (its folder on LD_LIBRARY_PATH)";
 
 /// Whether a library can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,13 @@ mod routing;
 mod storage;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 
 use super::{
-    BufferId, Device, DeviceError, DeviceMemory, Element, Event, HostBuffer, Operation, Product, Slice, Stream,
+    BufferId, Device, DeviceError, DeviceMemory, Devices, Element, Elsewhere, Event, HostBuffer, Operation, Product,
+    Slice, Stream,
 };
 use crate::kernels::attention::AttentionWorkspace;
 use crate::kernels::matmul::{Matrix, MatrixMut, multiply};
@@ -182,6 +183,31 @@ impl Device for CpuDevice {
 
     fn memory(&self) -> DeviceMemory {
         self.inner().memory
+    }
+}
+
+/// A [`CpuDevice`] for each rank: what ranks do on devices, where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuDevices;
+
+impl Devices for CpuDevices {
+    fn problems(&self, _: u32) -> Vec<ir::Problem> {
+        Vec::new()
+    }
+    fn unsupported(&self, _: &Operation) -> Option<String> {
+        None
+    }
+    fn words(&self, ranks: u32) -> String {
+        format!("{ranks} x CPU as a device")
+    }
+    fn shared(&self, _: u32) -> bool {
+        false
+    }
+    fn elsewhere(&self) -> Elsewhere {
+        Elsewhere::Cpu
+    }
+    fn open(&self, _: u32) -> Result<Arc<dyn Device>, DeviceError> {
+        Ok(Arc::new(CpuDevice::new()))
     }
 }
 

@@ -20,14 +20,15 @@
 //!   once; only a GPU's attention rounds its probabilities too, as its tensor cores want them. Statistics, weight gradients, moments and master weights are FP32 in both.
 //! - Every sum has a fixed order, so that the same operations give the same bits in every run on one device.
 //!
-//! # How the interpreter joins
+//! # Who computes on what
 //!
-//! [`state`](crate::state) calls `kernels` on slices of its own vectors today. The joining replaces, one for one,
-//! `Pool::take` by [`allocate`](Device::allocate) (with the same recycling by length), a `Place` of the flat parameter
-//! vector by a [`Slice`] of its buffer, and a kernel call by [`run`](Device::run) or [`product`](Device::product).
-//! `contribution` and `deliver` become a collective on the communication stream with an event on each side. What the state reads on the host (losses, the gradient's norm, "is it finite") it reads through
-//! [`read`](Device::read) at the end of an iteration; [`Operation::CheckFinite`] leaves the first guilty label on the
-//! device until then.
+//! A rank ([`state`](crate::state)) computes on a device that it is given, or without one on host memory, by the same
+//! [`kernels`](crate::kernels) that the [`CpuDevice`] runs: in host memory a kernel borrows the tensors that it works on, and
+//! a table of buffers would only stand between. Both ways go through the same passes, and a test holds the second, on the
+//! [`CpuDevice`], against the first.
+//!
+//! Of a device a rank uses the compute stream. What it puts into an exchange it reads from there, and what it gets it writes
+//! there; [`Operation::CheckFinite`] leaves the first guilty label on the device until an instruction ends.
 
 mod cpu;
 mod operation;
@@ -37,8 +38,9 @@ mod sizes;
 pub(crate) mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, CpuDevices};
 pub use operation::{ActivationKind, AttentionTensors, Norm, NormSaved, Operands, Operation, Rotation, Sizes};
 pub use product::Product;
 
@@ -267,6 +269,62 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn memory(&self) -> DeviceMemory;
 }
 
+/// Where the ranks of a program get their devices from.
+pub trait Devices: fmt::Debug + Send + Sync {
+    /// Why there are not as many devices as a program of so many ranks needs, in words for people.
+    fn problems(&self, ranks: u32) -> Vec<ir::Problem>;
+
+    /// Why its devices cannot run an operation, if they cannot, as [`Device::unsupported`].
+    fn unsupported(&self, operation: &Operation) -> Option<String>;
+
+    /// What computes for so many ranks, in words for people.
+    fn words(&self, ranks: u32) -> String;
+
+    /// Whether several of so many ranks compute on one device.
+    fn shared(&self, ranks: u32) -> bool;
+
+    /// The same for a rank that is a process of its own.
+    fn elsewhere(&self) -> Elsewhere;
+
+    /// The device of a rank of this machine, counted from zero, on the thread of that rank.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn open(&self, index: u32) -> Result<Arc<dyn Device>, DeviceError>;
+}
+
+/// [`Devices`] as one process tells another.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Elsewhere {
+    /// [`CpuDevices`].
+    Cpu,
+    /// [`Gpus`](crate::cuda::Gpus).
+    Cuda {
+        /// Ranks on each GPU.
+        ranks_per_gpu: u32,
+        /// Where compiled kernels are kept.
+        cache: Option<std::path::PathBuf>,
+    },
+}
+
+impl Elsewhere {
+    /// The device of a rank of this machine, as [`Devices::open`].
+    ///
+    /// # Errors
+    /// Those of the device, and where this program was built without what they need.
+    pub fn open(self, index: u32) -> Result<Arc<dyn Device>, DeviceError> {
+        match self {
+            Self::Cpu => CpuDevices.open(index),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { ranks_per_gpu, cache } => crate::cuda::Gpus { ranks_per_gpu, cache }.open(index),
+            #[cfg(not(feature = "cuda"))]
+            Self::Cuda { .. } => {
+                Err(DeviceError::new("using a GPU", "this program was built without the feature `cuda`"))
+            }
+        }
+    }
+}
+
 /// [`Device::write`] of FP32 values, rounded to the element of the slice.
 ///
 /// # Errors
@@ -276,13 +334,19 @@ pub trait Device: fmt::Debug + Send + Sync {
 /// If the lengths differ, or the slice holds no floating-point elements.
 pub fn write_f32(device: &dyn Device, stream: Stream, values: &[f32], to: Slice) -> Result<(), DeviceError> {
     assert_eq!(values.len(), to.length, "{to}: written with another length");
-    let bytes: Vec<u8> = match to.element {
-        Element::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        Element::Bf16 => values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect(),
-        Element::F64 => values.iter().flat_map(|&value| f64::from(value).to_le_bytes()).collect(),
+    match to.element {
+        // Elements of the host are little-endian too, wherever there are such devices; a test would see it if not.
+        Element::F32 => device.write(stream, bytemuck::cast_slice(values), to),
+        Element::Bf16 => {
+            let halves: Vec<u16> = values.iter().map(|&value| half::bf16::from_f32(value).to_bits()).collect();
+            device.write(stream, bytemuck::cast_slice(&halves), to)
+        }
+        Element::F64 => {
+            let wide: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            device.write(stream, bytemuck::cast_slice(&wide), to)
+        }
         Element::U32 => panic!("{to}: real numbers are no tokens"),
-    };
-    device.write(stream, &bytes, to)
+    }
 }
 
 /// [`Device::read`] of floating-point elements, widened or rounded to FP32.
@@ -313,6 +377,5 @@ pub fn read_f32(device: &dyn Device, stream: Stream, from: Slice) -> Result<Vec<
 /// If the lengths differ, or the slice does not hold tokens.
 pub fn write_u32(device: &dyn Device, stream: Stream, values: &[u32], to: Slice) -> Result<(), DeviceError> {
     assert_eq!((values.len(), Element::U32), (to.length, to.element), "{to}: written with something else");
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    device.write(stream, &bytes, to)
+    device.write(stream, bytemuck::cast_slice(values), to)
 }

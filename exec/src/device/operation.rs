@@ -118,6 +118,10 @@ pub enum Operation {
     SwigluForward { gate: Slice, up: Slice, out: Slice },
     /// Its input gradients; any: all.
     SwigluBackward { gate: Slice, up: Slice, d_out: Slice, d_gate: Slice, d_up: Slice },
+    /// `out = gelu(gate) up`; any: all.
+    GegluForward { kind: ActivationKind, gate: Slice, up: Slice, out: Slice },
+    /// Its input gradients; any: all.
+    GegluBackward { kind: ActivationKind, gate: Slice, up: Slice, d_out: Slice, d_gate: Slice, d_up: Slice },
     /// `y = activation(x)`; any: both.
     ActivationForward { kind: ActivationKind, x: Slice, y: Slice },
     /// `dx = dy activation'(x)`; any: all.
@@ -241,8 +245,11 @@ impl Operation {
                 all
             }
             Self::Rotate { rotation, x } => operands(&[rotation.cosines, rotation.sines], &[], &[x]),
-            Self::SwigluForward { gate, up, out } => operands(&[gate, up], &[out], &[]),
-            Self::SwigluBackward { gate, up, d_out, d_gate, d_up } => {
+            Self::SwigluForward { gate, up, out } | Self::GegluForward { gate, up, out, .. } => {
+                operands(&[gate, up], &[out], &[])
+            }
+            Self::SwigluBackward { gate, up, d_out, d_gate, d_up }
+            | Self::GegluBackward { gate, up, d_out, d_gate, d_up, .. } => {
                 operands(&[gate, up, d_out], &[d_gate, d_up], &[])
             }
             Self::ActivationForward { x, y, .. } => operands(&[x], &[y], &[]),

@@ -64,8 +64,13 @@ impl Operation {
                 (vec![x, dy], f32s(&[rstd, weight_gradient]).into_iter().chain(more).collect())
             }
             Self::Rotate { rotation, x } => (vec![x], f32s(&[rotation.cosines, rotation.sines])),
-            Self::SwigluForward { gate, up, out } => (vec![gate, up, out], vec![]),
-            Self::SwigluBackward { gate, up, d_out, d_gate, d_up } => (vec![gate, up, d_out, d_gate, d_up], vec![]),
+            Self::SwigluForward { gate, up, out } | Self::GegluForward { gate, up, out, .. } => {
+                (vec![gate, up, out], vec![])
+            }
+            Self::SwigluBackward { gate, up, d_out, d_gate, d_up }
+            | Self::GegluBackward { gate, up, d_out, d_gate, d_up, .. } => {
+                (vec![gate, up, d_out, d_gate, d_up], vec![])
+            }
             Self::ActivationForward { x, y, .. } => (vec![x, y], vec![]),
             Self::ActivationBackward { x, dy, dx, .. } => (vec![x, dy, dx], vec![]),
             Self::AttentionForward { tensors: AttentionTensors { q, k, v, out, lse }, .. } => {
@@ -147,8 +152,9 @@ impl Operation {
                     && optional(bias_gradient, weight_gradient.length)
             }
             Self::Rotate { rotation, x } => rotation_fits(rotation, x),
-            Self::SwigluForward { gate, up, out } => same(&[gate, up, out]),
-            Self::SwigluBackward { gate, up, d_out, d_gate, d_up } => same(&[gate, up, d_out, d_gate, d_up]),
+            Self::SwigluForward { gate, up, out } | Self::GegluForward { gate, up, out, .. } => same(&[gate, up, out]),
+            Self::SwigluBackward { gate, up, d_out, d_gate, d_up }
+            | Self::GegluBackward { gate, up, d_out, d_gate, d_up, .. } => same(&[gate, up, d_out, d_gate, d_up]),
             Self::ActivationForward { x, y, .. } => same(&[x, y]),
             Self::ActivationBackward { x, dy, dx, .. } => same(&[x, dy, dx]),
             Self::AttentionForward { shape, tensors } => attention_fits(shape, tensors),

@@ -39,6 +39,12 @@ impl RotaryTable {
         Self { cosines: angles(libm::cos), sines: angles(libm::sin), pairs: frequencies.len() }
     }
 
+    /// Pairs of a head.
+    #[must_use]
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
     /// `[positions, pairs]`: the cosines and the sines, for a copy on a device.
     #[must_use]
     pub fn content(&self) -> (&[f32], &[f32]) {

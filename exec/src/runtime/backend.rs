@@ -1,4 +1,4 @@
-//! The CPU as a machine that carries out programs.
+//! This machine as one that carries out programs, on its processor or its devices.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,11 @@ use super::script::Script;
 use super::shared::Report;
 use super::snapshot::Snapshot;
 use crate::data::{BYTES, Batch, DataPosition, Dataset, Loader, Packing, Text};
+use crate::device::Devices;
 use crate::state::Routing;
 
 /// Trains for real, in FP32 or BF16: every rank is a thread of this process ([`Self::new`]) or a process ([`Self::over`]).
+/// Ranks compute on the processor, or on [`CpuOptions::devices`] if there are any.
 ///
 /// Its times are measured. Devices with a slowdown and links between domains are emulated as the cluster says; see
 /// the [module](super). `load` of another program between iterations keeps weights and optimizer state if the model is
@@ -126,8 +128,8 @@ impl CpuBackend {
     pub fn losses(&self) -> &[f64] {
         &self.losses
     }
-    /// Whether the loaded program needs more cores than this machine has (see [`oversubscribed`]); `false` before
-    /// `load`.
+    /// Whether the loaded program needs more cores than this machine has (see [`oversubscribed`]), or several of its ranks
+    /// share a device; `false` before `load`.
     #[must_use]
     pub fn oversubscribed(&self) -> bool {
         self.loaded.as_ref().is_some_and(|loaded| loaded.oversubscribed)
@@ -150,7 +152,12 @@ impl CpuBackend {
         let mut problems = refusals::of(program);
         problems.extend(vocabulary_problem(&self.text, &program.model));
         problems.extend(packing_problem(&self.text, program));
-        problems.extend(device_problems(program, &self.cluster));
+        problems.extend(device_problems(program, &self.cluster, self.options.devices.as_deref()));
+        if let Some(devices) = &self.options.devices {
+            problems.extend(refusals::on_devices(program, &**devices));
+            problems.extend(devices.problems(self.processes.as_ref().map_or(program.world(), Processes::on_a_host)));
+            problems.extend(packed_on_devices(&self.text));
+        }
         match &self.processes {
             Some(processes) => {
                 problems.extend(process_problem(program, processes));
@@ -200,6 +207,14 @@ impl CpuBackend {
         let script = Arc::new(Script::new(program));
         let processes = self.processes.as_mut().expect("ranks that are processes");
         processes.load(flat, &script, |rank| job(slowdowns[rank.index()]))
+    }
+
+    /// Whether ranks wait for each other's turn on a core, or on a device that they share.
+    fn too_many(&self, program: &Program) -> bool {
+        match &self.options.devices {
+            Some(devices) => devices.shared(program.world()),
+            None => oversubscribed(program, &self.cluster, cores()),
+        }
     }
 
     /// Samples that were taken before an iteration.
@@ -267,10 +282,11 @@ impl CpuBackend {
             if !problems.is_empty() {
                 return Err(BackendError::Unsupported(problems));
             }
+            let oversubscribed = self.too_many(&program);
             let loaded = self.loaded.as_mut().expect("a program was loaded");
             loaded.flat = Arc::new(Program::clone(&program));
             loaded.digest = program.digest();
-            loaded.oversubscribed = oversubscribed(&program, &self.cluster, cores());
+            loaded.oversubscribed = oversubscribed;
             loaded.program = program;
         }
         let loaded = self.loaded.as_ref().expect("a program was loaded");
@@ -297,11 +313,13 @@ impl CpuBackend {
         current: &Current,
         origin: Origin,
     ) -> Result<Crew, BackendError> {
-        let (initial, routing) = (self.options.initial.clone(), self.options.routing.clone());
+        let CpuOptions { initial, routing, devices, .. } = self.options.clone();
         let build = {
             let verified = Arc::clone(verified);
-            move |rank| {
-                let mut state = build(&verified, rank, &origin, initial.as_deref())?;
+            move |rank: Rank| {
+                let device = devices.as_ref().map(|devices| devices.open(rank.raw())).transpose();
+                let device = device.map_err(|error| error.to_string())?;
+                let mut state = build(&verified, rank, &origin, initial.as_deref(), device)?;
                 state.set_routing(routing.clone());
                 Ok(state)
             }
@@ -354,7 +372,7 @@ impl Backend for CpuBackend {
             Some(self.start(plan, &program, &current, origin)?)
         };
         let over_processes = crew.is_none();
-        let oversubscribed = oversubscribed(&program, &self.cluster, cores());
+        let oversubscribed = self.too_many(&program);
         let (digest, loaded) = (program.digest(), (Arc::clone(&program), Arc::clone(&flat)));
         self.loaded = Some(Loaded { digest, program, flat, loader, current, crew, oversubscribed });
         if over_processes {
@@ -412,7 +430,7 @@ impl Backend for CpuBackend {
 /// What a rank's process is told to work on, by its slowdown.
 fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl Fn(f64) -> Job + use<> {
     let text = ir::program::text::print(program);
-    let faults = options.faults.clone();
+    let (faults, devices) = (options.faults.clone(), options.devices.as_ref().map(|devices| devices.elsewhere()));
     let (mut weights, mut moments, mut checkpoint) = (options.initial.clone(), None, None);
     match origin {
         Origin::Fresh => {}
@@ -429,6 +447,7 @@ fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl
         program: text.clone(),
         slowdown,
         faults: faults.clone(),
+        devices: devices.clone(),
         weights: weights.as_deref().map(Tensors::from),
         moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
         checkpoint: checkpoint.clone(),
@@ -503,6 +522,13 @@ fn packing_problem(text: &Text, program: &Program) -> Option<Problem> {
     (packed && balances).then(|| Problem::new("training.balance_loss", message).hint(hint))
 }
 
+/// Kernels of devices take each sequence as one document.
+fn packed_on_devices(text: &Text) -> Option<Problem> {
+    let message = "devices have no attention that stays within packed documents";
+    let hint = "set packing = \"concatenate\", or let the CPU compute";
+    (text.packing() == Packing::Documents).then(|| Problem::new("data.packing", message).hint(hint))
+}
+
 /// The sum of the shares of all ranks that look at other tokens, in order.
 fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
     let ranks = reports
@@ -513,7 +539,8 @@ fn mean_loss(program: &Program, reports: &[Report]) -> Option<f64> {
     (!shares.is_empty()).then(|| shares.iter().sum())
 }
 
-fn device_problems(program: &Program, cluster: &Cluster) -> Vec<Problem> {
+/// The devices that the plan names: those that compute are what they are, whatever the cluster calls them.
+fn device_problems(program: &Program, cluster: &Cluster, computing: Option<&dyn Devices>) -> Vec<Problem> {
     let devices = cluster.devices();
     let (outside, inside): (Vec<u32>, Vec<u32>) =
         (0..program.world()).partition(|rank| u64::from(program.device(Rank::new(*rank)).raw()) >= devices);
@@ -527,8 +554,13 @@ fn device_problems(program: &Program, cluster: &Cluster) -> Vec<Problem> {
     let kinds = inside.iter().map(|rank| cluster.place(program.device(Rank::new(*rank))).device_kind);
     let kinds: std::collections::BTreeSet<_> = kinds.collect();
     for kind in kinds.into_iter().map(|kind| cluster.device_kind(kind)) {
-        if kind.multiprocessors != 1 {
-            let message = format!("{} is not a CPU core, and this backend has nothing else", kind.name);
+        if computing.is_some() {
+            if kind.slowdown > 1.0 {
+                let message = format!("{} has a slowdown of {}; only CPU cores are emulated", kind.name, kind.slowdown);
+                problems.push(Problem::new("emulate", message).hint("leave it out, or let the CPU compute"));
+            }
+        } else if kind.multiprocessors != 1 {
+            let message = format!("{} is not a CPU core, and nothing else computes", kind.name);
             problems.push(Problem::new("cluster", message).hint("simulate it, or run on nodes of CPU cores"));
         }
         if !(kind.slowdown.is_finite() && kind.slowdown >= 1.0) {

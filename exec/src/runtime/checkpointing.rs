@@ -14,6 +14,7 @@ use super::CpuBackend;
 use super::snapshot::Snapshot;
 use crate::checkpoint::{self, Checkpoints, Found, Manifest, SCHEMA_VERSION, ShardFile, Written};
 use crate::data::{DataPosition, Dataset};
+use crate::device::Device;
 use crate::state::{RankState, Weights};
 
 /// What follows when a checkpoint cannot be written.
@@ -303,7 +304,7 @@ impl CpuBackend {
     }
 }
 
-/// A rank's state, with what it begins with.
+/// A rank's state, with what it begins with, on a device if one is given.
 ///
 /// # Errors
 /// What prevents reading a checkpoint.
@@ -312,13 +313,14 @@ pub(super) fn build(
     rank: Rank,
     origin: &Origin,
     initial: Option<&Weights>,
+    device: Option<Arc<dyn Device>>,
 ) -> Result<RankState, String> {
     match origin {
-        Origin::Fresh => Ok(RankState::new(program, rank, initial)),
-        Origin::Kept(snapshot) => Ok(from_snapshot(program, rank, snapshot)),
+        Origin::Fresh => Ok(RankState::on(program, rank, initial, device)),
+        Origin::Kept(snapshot) => Ok(from_snapshot(program, rank, snapshot, device)),
         Origin::Found(found) => {
             let files: Vec<&str> = found.manifest.shards.iter().map(|shard| shard.name.as_str()).collect();
-            from_checkpoint(program, rank, &found.path, &files)
+            from_checkpoint(program, rank, (&found.path, &files), device)
         }
     }
 }
@@ -330,16 +332,21 @@ pub(super) fn build(
 pub(super) fn from_checkpoint(
     program: &Arc<VerifiedProgram>,
     rank: Rank,
-    folder: &std::path::Path,
-    files: &[&str],
+    (folder, files): (&std::path::Path, &[&str]),
+    device: Option<Arc<dyn Device>>,
 ) -> Result<RankState, String> {
     let held = RankState::tensors_of(program, rank);
     let snapshot = checkpoint::load(folder, files, &program.model, |name| held.contains(name))?;
-    Ok(from_snapshot(program, rank, &snapshot))
+    Ok(from_snapshot(program, rank, &snapshot, device))
 }
 
-fn from_snapshot(program: &Arc<VerifiedProgram>, rank: Rank, snapshot: &Snapshot) -> RankState {
-    let mut state = RankState::new(program, rank, Some(&snapshot.weights));
+fn from_snapshot(
+    program: &Arc<VerifiedProgram>,
+    rank: Rank,
+    snapshot: &Snapshot,
+    device: Option<Arc<dyn Device>>,
+) -> RankState {
+    let mut state = RankState::on(program, rank, Some(&snapshot.weights), device);
     let [first, second] = &snapshot.moments;
     state.load_moments(first, second);
     state

@@ -24,6 +24,7 @@ use super::threads::Threads;
 use super::worker::Worker;
 use crate::checkpoint::{Saver, Written};
 use crate::data::Batch;
+use crate::device::DeviceError;
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
 const TICK: Duration = Duration::from_millis(20);
@@ -373,8 +374,11 @@ pub(super) fn prepare<W: Worker>(
     }
 }
 
-/// What a panic said.
+/// What a panic said, or why a rank's device failed it.
 pub(super) fn cause(panic: &(dyn Any + Send)) -> String {
+    if let Some(error) = panic.downcast_ref::<DeviceError>() {
+        return error.to_string();
+    }
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("its thread panicked: {}", text.unwrap_or("with a value that is no text"))

@@ -44,6 +44,13 @@
 //!   and the runtime's own copies of tensors on their way between ranks are not in it. Host memory that a plan uses is
 //!   counted apart.
 //!
+//! # Ranks on devices
+//!
+//! A rank's thread puts the work of an instruction on its device and waits for it, so that a span is what the device took, and
+//! what the thread took to say what is to be done. What a rank gives to others is copied from the device when its exchange
+//! begins, and what it gets is copied there when its data are taken; messages and sums are the same as those of ranks on the
+//! CPU. Ranks that share a device take turns, and their spans count the others' turns.
+//!
 //! # When something goes wrong
 //!
 //! The first failure stops all ranks: a number that is not finite, a thread that panics, a rank that works on one

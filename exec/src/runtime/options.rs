@@ -1,4 +1,4 @@
-//! What a person may set about a CPU run.
+//! What a person may set about a run.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ir::{InstructionId, Rank};
 
+use crate::device::Devices;
 use crate::state::{Routing, Weights};
 
 /// Settings of a [`crate::CpuBackend`].
@@ -22,6 +23,8 @@ pub struct CpuOptions {
     pub routing: Routing,
     /// What goes wrong on purpose.
     pub faults: Vec<Fault>,
+    /// Devices to compute on; none for the processor with host memory.
+    pub devices: Option<Arc<dyn Devices>>,
 }
 
 impl Default for CpuOptions {
@@ -32,6 +35,7 @@ impl Default for CpuOptions {
             initial: None,
             routing: Routing::Free,
             faults: Vec::new(),
+            devices: None,
         }
     }
 }

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use ir::program::{CollectiveKind, HostCopy, Op, Payload, UnitTensor};
 use ir::{
-    AttentionKernel, BranchNorms, ContextMethod, FeedForward, InstructionId, Mixer, ParallelBranches, Positions,
-    Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
+    AttentionKernel, BranchNorms, ContextMethod, FeedForward, GradientFormat, InstructionId, Mixer, ParallelBranches,
+    Positions, Precision, Problem, Program, QueryKeyNorm, Recompute, RoleId, ZeroStage,
 };
+
+use crate::device::{AttentionTensors, BufferId, Devices, Element, Operation, Slice};
+use crate::kernels::attention::Attention;
 
 /// A norm after a branch reads all of it, and no instruction stands where it is whole.
 const DIVIDED_BRANCH: &str = "norm after a branch whose sum tensor ranks share";
@@ -26,6 +29,37 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
     problems.extend(together(program));
     problems.extend(instructions(program));
     problems
+}
+
+/// What devices do not carry out of what the CPU does.
+pub(super) fn on_devices(program: &Program, devices: &dyn Devices) -> Vec<Problem> {
+    let (workload, mesh) = (&program.workload, program.layout.mesh);
+    let mut problems = Vec::new();
+    let mut refuse = |asked: bool, key: &str, what: &str| {
+        if asked {
+            let hint = "let the CPU compute, or simulate it";
+            problems.push(Problem::new(key, format!("no device carries out {what}")).hint(hint));
+        }
+    };
+    refuse(program.model.variants.experts.is_some(), "model.experts", "experts");
+    refuse(mesh.context > 1, "plan.mesh.context", "attention over sequences that ranks share");
+    let halved = workload.precision == Precision::Bf16 && workload.recipe.gradients == GradientFormat::Half;
+    refuse(halved, "training.gradients", "sums of gradients in half precision");
+    if let Some(why) = devices.unsupported(&attention(program)) {
+        problems.push(Problem::new("model.head_dim", why).hint("let the CPU compute, or simulate it"));
+    }
+    problems
+}
+
+/// The attention of a model, of which a device looks at the sizes.
+fn attention(program: &Program) -> Operation {
+    let (model, workload) = (&program.model, &program.workload);
+    let element = if workload.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
+    let nothing = Slice { buffer: BufferId(0), element, start: 0, length: 0 };
+    let tensors = AttentionTensors { q: nothing, k: nothing, v: nothing, out: nothing, lse: nothing };
+    let [length, heads, key_heads, head_dim] =
+        [workload.sequence_length, model.heads, model.kv_heads, model.head_dim].map(|n| n as usize);
+    Operation::AttentionForward { shape: Attention::new(1, length, heads, key_heads, head_dim), tensors }
 }
 
 fn workload(program: &Program) -> Vec<Problem> {

@@ -11,6 +11,7 @@
 use ir::program::{BufferKind, Pass};
 use ir::{MlpKind, ParallelBranches, Recompute};
 
+use super::arithmetic::{geglu_forward, gelu_forward, swiglu_forward};
 use super::buffers::Held;
 use super::work::Work;
 
@@ -67,7 +68,7 @@ impl Work<'_> {
         let kept = &mut self.slot.mlp[layer];
         let (gate, up) = (kept.gate.take(), kept.up.take());
         let up = up.unwrap_or_else(|| self.project_in(layer, self.parameters.places.dense(layer).up));
-        let activated = self.activate(gate.as_deref(), &up);
+        let activated = self.activate(gate.as_ref(), &up);
         if self.has_norm_after() {
             let branch = self.project_down(layer, &activated);
             let whole = self.after_body(sublayer, branch);
@@ -108,14 +109,13 @@ impl Work<'_> {
     }
 
     /// What the feed-forward part's first products become.
-    pub(super) fn activate(&mut self, gate: Option<&[f32]>, up: &[f32]) -> Held {
-        use crate::kernels::activation::{geglu_forward, gelu_forward, swiglu_forward};
+    pub(super) fn activate(&mut self, gate: Option<&Held>, up: &Held) -> Held {
         let dims = self.dims;
         let mut activated = self.pool.take(BufferKind::Activations, up.len());
         match (dims.mlp, gate) {
-            (MlpKind::SwiGlu, Some(gate)) => swiglu_forward(gate, up, &mut activated),
-            (MlpKind::GeGlu, Some(gate)) => geglu_forward(dims.gelu, gate, up, &mut activated),
-            (MlpKind::Gelu, None) => gelu_forward(dims.gelu, up, &mut activated),
+            (MlpKind::SwiGlu, Some(gate)) => swiglu_forward(gate.view(), up.view(), &mut activated),
+            (MlpKind::GeGlu, Some(gate)) => geglu_forward(dims.gelu, gate.view(), up.view(), &mut activated),
+            (MlpKind::Gelu, None) => gelu_forward(dims.gelu, up.view(), &mut activated),
             (kind, gate) => panic!("{kind:?} with a gate: {}", gate.is_some()),
         }
         dims.formats.round(&mut activated);

@@ -4,18 +4,18 @@ use ir::program::BufferKind;
 use ir::{QueryKeyNorm, Recompute};
 
 use super::Progress;
+use super::arithmetic::{
+    Core, attention_backward, attention_forward, norm_backward_input, norm_backward_weight, norm_forward, rotate,
+};
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
 use super::places::{LinearPlaces, Place};
 use super::slot::{Stage, Sum};
+use super::values::View;
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::attention::{
-    Attention, AttentionGradients, AttentionSaved, Packed, attention_backward, attention_forward,
-};
+use crate::kernels::attention::{Attention, Packed};
 use crate::kernels::linear::Linear;
-use crate::kernels::norm::{rms_norm_backward_input, rms_norm_backward_weight, rms_norm_forward};
-use crate::kernels::rope::{rotate, rotate_back};
 
 /// The linear layers of this rank's heads.
 struct Shapes {
@@ -71,8 +71,8 @@ impl Work<'_> {
             *statistics = Some(head_norm(dims, norm.of(&self.parameters.weights), &mut x, before, self.pool));
         }
         if let Some(table) = &dims.rotary {
-            for (first, x) in dims.context.each_mut(&mut x) {
-                rotate(table, x, heads, dims.context.length, first);
+            for (first, x) in dims.context.views_mut(x.view_mut()) {
+                rotate(table, x, heads, (dims.context.length, first), false);
             }
             dims.formats.round(&mut x);
         }
@@ -80,7 +80,7 @@ impl Work<'_> {
     }
 
     /// The projection of weighted values.
-    pub(super) fn project_out(&mut self, layer: usize, out: &[f32]) -> Held {
+    pub(super) fn project_out(&mut self, layer: usize, out: &Held) -> Held {
         let (dims, shapes) = (self.dims, self.attention_shapes());
         let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
         let projection = self.parameters.places.attention[layer].projection.biased_if(dims.tensor_index == 0);
@@ -95,10 +95,10 @@ impl Work<'_> {
         self.attention_project(layer);
         let (dims, over) = (self.dims, self.over(self.core(layer)));
         let slot = &mut self.slot.attention[layer];
-        let [q, k, v] = [&slot.q, &slot.k, &slot.v].map(|held| held.as_deref().expect("just projected"));
+        let [q, k, v] = [&slot.q, &slot.k, &slot.v].map(|held| held.as_ref().expect("just projected").view());
         let mut out = self.pool.take(BufferKind::Activations, q.len());
         let mut lse = self.pool.take_single(BufferKind::Activations, dims.tokens * dims.query_heads);
-        attention_forward(over, q, k, v, &mut out, &mut lse, self.attention);
+        attention_forward(over, Core { q, k, v }, &mut out, &mut lse, self.attention);
         (slot.out, slot.lse) = (Some(out), Some(lse));
         self.attention_finish(layer)?;
         Ok(Progress::Ended)
@@ -150,18 +150,18 @@ impl Work<'_> {
         let [q, k, v, d_out]: [Held; 4] =
             [&mut slot.q, &mut slot.k, &mut slot.v, &mut slot.d_out].map(|held| held.take().expect("kept by forward"));
         let out = slot.out.as_mut().expect("kept by forward");
+        let core = Core { q: q.view(), k: k.view(), v: v.view() };
         let lse = slot.lse.take().unwrap_or_else(|| {
             // Selective recomputation: the core of attention again.
             let mut lse = self.pool.take_single(BufferKind::Workspace, dims.tokens * dims.query_heads);
-            attention_forward(over, &q, &k, &v, out, &mut lse, self.attention);
-            dims.formats.round(out);
+            attention_forward(over, core, &mut *out, &mut lse, self.attention);
+            dims.formats.round(&mut *out);
             lse
         });
         let mut dq = self.pool.take(kind, q.len());
         let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
-        let saved = AttentionSaved { q: &q, k: &k, v: &v, out, lse: &lse };
-        let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        attention_backward(over, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
+        let gradients = [&mut dq, &mut dk, &mut dv].map(Held::view_mut);
+        attention_backward(over, core, (out.view(), lse.view()), &d_out, gradients, self.attention);
         for held in [q, k, v, lse, d_out] {
             self.pool.give(held);
         }
@@ -194,8 +194,8 @@ impl Work<'_> {
             [&mut slot.dq, &mut slot.dk, &mut slot.dv].map(|held| held.take().expect("the core's gradients"));
         if let Some(table) = &dims.rotary {
             for (x, heads) in [(&mut dq, dims.query_heads), (&mut dk, dims.kv_heads)] {
-                for (first, x) in dims.context.each_mut(x) {
-                    rotate_back(table, x, heads, dims.context.length, first);
+                for (first, x) in dims.context.views_mut(x.view_mut()) {
+                    rotate(table, x, heads, (dims.context.length, first), true);
                 }
             }
         }
@@ -227,10 +227,10 @@ impl Work<'_> {
         let d_normed = std::mem::take(&mut slot.d_normed);
         if let Some(norms) = places.query_key_norm {
             for (norm, index) in norms.into_iter().zip(0..) {
-                let x = raw[index].as_deref().expect("kept by forward");
-                let statistics = raw[index + 2].as_deref().expect("kept by forward");
-                let dy = d_normed[index].as_deref().expect("left by the input pass");
-                rms_norm_backward_weight(x, statistics, dy, norm.of_mut(gradients));
+                let x = raw[index].as_ref().expect("kept by forward").view();
+                let statistics = raw[index + 2].as_ref().expect("kept by forward").view();
+                let dy = d_normed[index].as_ref().expect("left by the input pass");
+                norm_backward_weight((x, statistics), dy, norm.of_mut(gradients), None);
             }
         }
         let d_branch = self.slot.output_gradient(2 * layer);
@@ -251,11 +251,11 @@ impl Work<'_> {
 
 /// Norms the rows of `x` in place, leaving what they were in `raw`, and gives the norm's statistics. A row is a head, or all
 /// heads together, as the weight is wide.
-fn head_norm(dims: &Dimensions, weight: &[f32], x: &mut Held, raw: &mut Option<Held>, pool: &mut Pool) -> Held {
+fn head_norm(dims: &Dimensions, weight: View<'_>, x: &mut Held, raw: &mut Option<Held>, pool: &mut Pool) -> Held {
     debug_assert!(dims.query_key_norm != QueryKeyNorm::Head || weight.len() == dims.head_dim, "a weight of a head");
-    let before = raw.insert(pool.copy(BufferKind::Activations, x));
+    let before = raw.insert(pool.copy(BufferKind::Activations, &*x));
     let mut rstd = pool.take_single(BufferKind::Activations, x.len() / weight.len());
-    rms_norm_forward(before, weight, dims.epsilon, x, &mut rstd);
+    norm_forward((weight, None), dims.epsilon, &*before, x.view_mut(), rstd.view_mut());
     dims.formats.round(x);
     rstd
 }
@@ -263,15 +263,15 @@ fn head_norm(dims: &Dimensions, weight: &[f32], x: &mut Held, raw: &mut Option<H
 /// The gradient before the norm from `dy`, that after it, which is left in `kept`.
 fn head_norm_backward(
     dims: &Dimensions,
-    weight: &[f32],
+    weight: View<'_>,
     [x, rstd]: [&Option<Held>; 2],
     dy: Held,
     kept: &mut Option<Held>,
     pool: &mut Pool,
 ) -> Held {
-    let (x, rstd) = (x.as_deref().expect("kept by forward"), rstd.as_deref().expect("kept by forward"));
+    let [x, rstd] = [x, rstd].map(|held| held.as_ref().expect("kept by forward").view());
     let mut dx = pool.copy_of(&dy, dy.kind());
-    rms_norm_backward_input(x, weight, rstd, &dy, Store::Overwrite, &mut dx);
+    norm_backward_input((weight, false), (x, rstd), &dy, Store::Overwrite, &mut dx);
     dims.formats.round(&mut dx);
     *kept = Some(dy);
     dx

@@ -33,17 +33,27 @@ impl RankState {
         let local = self.local(chunk);
         self.begin_pass(pass, chunk, units, microbatch);
         let upwards = matches!(pass, Pass::Forward | Pass::Recompute);
+        // Of each unit that was passed, how many checks a device has been asked for.
+        let mut checked = Vec::new();
         for step in 0..units.end - units.start {
             let position = if upwards { units.start + step } else { units.end - 1 - step };
             let unit = self.program.chunk(chunk).unit(position);
-            match self.with_work((pass, local, microbatch), position, |work| work.run(unit)) {
+            let outcome = self.with_work((pass, local, microbatch), position, |work| work.run(unit));
+            checked.push((unit, self.on.as_ref().map_or(0, |on| on.checked())));
+            match outcome {
                 Ok(Progress::Ended) => {}
                 Ok(Progress::Paused) => {
                     assert_eq!(units.end - units.start, 1, "{}: {unit:?} pauses among other units", self.rank);
                     return Ok(Progress::Paused);
                 }
-                Err(suspect) => return Err(self.explain(suspect, unit, local, (microbatch, pass))),
+                Err(suspect) => {
+                    let (suspect, unit) = self.found(&checked).unwrap_or((suspect, unit));
+                    return Err(self.explain(suspect, unit, local, (microbatch, pass)));
+                }
             }
+        }
+        if let Some((suspect, unit)) = self.found(&checked) {
+            return Err(self.explain(suspect, unit, local, (microbatch, pass)));
         }
         if !self.projects_later(pass, chunk, units) {
             self.leave(local, pass, units);
@@ -53,6 +63,14 @@ impl RankState {
             self.end_of_chunk(pass, chunk, microbatch, index);
         }
         Ok(Progress::Ended)
+    }
+
+    /// Waits for the device, if there is one, and says which of the checks that it was asked for, so many up to the end of
+    /// each unit, was the first to fail.
+    fn found(&self, checked: &[(Unit, usize)]) -> Option<(Suspect, Unit)> {
+        let (label, of) = self.on.as_ref()?.found()?;
+        let (unit, _) = checked.iter().find(|(_, checked)| label < *checked).expect("a check of one of the units");
+        Some((Suspect(of), *unit))
     }
 
     /// Whether a forward pass ends with an attention whose projection waits for heads to come back.

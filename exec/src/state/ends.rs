@@ -2,19 +2,20 @@
 
 use ir::program::BufferKind;
 
+use super::arithmetic::{
+    all_finite, embedding_backward, embedding_forward, linear_backward_bias, linear_backward_input,
+    linear_backward_weight, linear_forward, loss_backward, loss_combine, loss_statistics, positions_backward,
+    positions_forward,
+};
 use super::dimensions::{Dimensions, size};
 use super::places::Place;
 use super::slot::Sum;
 use super::work::{Starts, Suspect, Work};
+use crate::device::Sizes;
 use crate::kernels::Store;
-use crate::kernels::embedding::{
-    embedding_backward, embedding_forward, positions_backward, positions_backward_at, positions_forward,
-    positions_forward_at,
-};
-use crate::kernels::linear::{
-    Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
-};
-use crate::kernels::loss;
+use crate::kernels::embedding::{positions_backward_at, positions_forward_at};
+use crate::kernels::linear::Linear;
+use crate::kernels::loss::STATS;
 
 impl Work<'_> {
     /// Leaves the embedding of this rank's rows of the vocabulary; the first tensor rank adds learned positions.
@@ -23,15 +24,15 @@ impl Work<'_> {
         let places = &self.parameters.places;
         let table = places.embedding.expect("a chunk with an embedding has its table").of(&self.parameters.weights);
         let mut x = self.pool.take(BufferKind::Activations, dims.activation());
-        embedding_forward(&self.sample.tokens, table, dims.hidden, dims.vocabulary.first, &mut x);
+        embedding_forward(&self.sample.tokens, table, (dims.hidden, dims.vocabulary.first), &mut x);
         if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
             let table = positions.of(&self.parameters.weights);
             if let Some(positions) = within_documents(dims, self.starts) {
-                positions_forward_at(&mut x, table, dims.hidden, positions);
+                positions_forward_at(&mut x, table.host(), dims.hidden, positions);
                 return self.leave_branch(x, "output of the embedding");
             }
-            for (first, x) in dims.context.each_mut(&mut x) {
-                positions_forward(x, table, dims.hidden, dims.context.length, first);
+            for (first, x) in dims.context.views_mut(x.view_mut()) {
+                positions_forward(x, table, positions_at(dims, first));
             }
         }
         self.leave_branch(x, "output of the embedding")
@@ -57,16 +58,16 @@ impl Work<'_> {
         let (embedding, positions) = (self.parameters.places.embedding, self.parameters.places.positions);
         let gradients = &mut self.parameters.gradients;
         let table = embedding.expect("a chunk with an embedding has its table").of_mut(gradients);
-        embedding_backward(&self.sample.tokens, &d_out, dims.hidden, dims.vocabulary.first, table);
+        embedding_backward(&self.sample.tokens, &d_out, (dims.hidden, dims.vocabulary.first), table);
         if let Some(positions) = positions {
-            let d_positions = positions.of_mut(gradients);
+            let mut d_positions = positions.of_mut(gradients);
             if let Some(positions) = within_documents(dims, self.starts) {
-                positions_backward_at(&d_out, dims.hidden, positions, d_positions);
+                positions_backward_at(&d_out, dims.hidden, positions, d_positions.host());
                 self.pool.give(d_out);
                 return;
             }
-            for (first, d_out) in dims.context.each(&d_out) {
-                positions_backward(d_out, dims.hidden, dims.context.length, first, d_positions);
+            for (first, d_out) in dims.context.views(d_out.view()) {
+                positions_backward(d_out, positions_at(dims, first), d_positions.again());
             }
         }
         self.pool.give(d_out);
@@ -92,13 +93,14 @@ impl Work<'_> {
         dims.formats.round(&mut logits);
         self.pool.release(&mut self.slot.sublayers[last].gathered);
         let slot = &mut self.slot.head;
-        let mut statistics = self.pool.take_single(BufferKind::Logits, loss::STATS * dims.tokens);
-        loss::local_stats(dims.vocabulary, &logits, &self.sample.targets, &mut statistics);
+        let mut statistics = self.pool.take_single(BufferKind::Logits, STATS * dims.tokens);
+        loss_statistics(dims.vocabulary, &logits, &self.sample.targets, &mut statistics);
         // The sum of exponentials is not finite if any logit is not.
-        let finite = super::all_finite(&statistics[dims.tokens..2 * dims.tokens]);
-        if dims.formats.is_half() {
+        let finite = all_finite(statistics.view().part(dims.tokens..2 * dims.tokens), "logits");
+        // A device's kernels read half precision as it is.
+        if dims.formats.is_half() && !logits.is_on_device() {
             let mut wide = self.pool.take_single(BufferKind::Logits, logits.len());
-            wide.copy_from_slice(&logits);
+            wide.view_mut().copy_from(&logits);
             slot.wide = Some(wide);
         }
         slot.logits = Some(logits);
@@ -117,8 +119,8 @@ impl Work<'_> {
         let statistics = slot.all_statistics.take().expect("the loss statistics of the tensor group");
         let mut losses = self.pool.take_single(BufferKind::Workspace, dims.tokens);
         let mut lse = self.pool.take_single(BufferKind::Logits, dims.tokens);
-        loss::combine(&statistics, &self.sample.targets, &mut losses, &mut lse);
-        *self.loss = losses.iter().map(|&loss| f64::from(loss)).sum();
+        loss_combine(&statistics, &self.sample.targets, &mut losses, &mut lse);
+        *self.loss = losses.view().read().iter().map(|&loss| f64::from(loss)).sum();
         slot.lse = Some(lse);
         self.pool.give(losses);
         self.pool.give(statistics);
@@ -132,13 +134,13 @@ impl Work<'_> {
         let slot = &mut self.slot.head;
         if let Some(wide) = &slot.wide {
             let mut gradient = self.pool.take_single(BufferKind::Logits, wide.len());
-            gradient.copy_from_slice(wide);
+            gradient.view_mut().copy_from(wide);
             self.pool.release(&mut slot.logits);
             slot.logits = Some(gradient);
         }
         let logits = slot.logits.as_mut().expect("logits were kept");
         let lse = slot.lse.take().expect("the loss's forward pass came before");
-        loss::backward(dims.vocabulary, logits, &self.sample.targets, &lse, self.loss_scale);
+        loss_backward(dims.vocabulary, &mut *logits, &self.sample.targets, &lse, self.loss_scale);
         dims.formats.round(logits);
         self.pool.give(lse);
     }
@@ -146,7 +148,7 @@ impl Work<'_> {
     pub(super) fn head_backward_input(&mut self) {
         let (dims, shape, last) = (self.dims, self.head_shape(), self.last());
         let matrix = self.head_place().of(&self.parameters.weights);
-        let d_logits = self.slot.head.logits.as_deref().expect("the gradient of the logits");
+        let d_logits = self.slot.head.logits.as_ref().expect("the gradient of the logits");
         let mut dx = self.pool.take(BufferKind::Workspace, dims.activation());
         linear_backward_input(shape, d_logits, matrix, Store::Overwrite, &mut dx);
         dims.formats.round(&mut dx);
@@ -167,6 +169,11 @@ impl Work<'_> {
         self.pool.give(d_logits);
         self.slot.sublayers[last].release_body_input(self.pool);
     }
+}
+
+/// Learned positions of a piece of each sequence that begins there.
+fn positions_at(dims: &Dimensions, first: usize) -> Sizes {
+    Sizes { features: dims.hidden, first, sequence_length: dims.context.length }
 }
 
 /// The position of each of this rank's tokens in its document; `None` where sequences are documents.

@@ -5,6 +5,8 @@
 
 use ir::{GradientFormat, Precision, Program, ZeroStage};
 
+use super::values::ViewMut;
+use crate::device::Element;
 use crate::kernels::bf16;
 
 /// See the [module](self).
@@ -51,16 +53,16 @@ impl Formats {
     pub(super) const fn is_half(self) -> bool {
         self.half
     }
-    /// Rounds weights or activations.
-    pub(super) fn round(self, values: &mut [f32]) {
+    /// Rounds weights or activations. On a device they are in half precision as they are.
+    pub(super) fn round<'a>(self, values: impl Into<ViewMut<'a>>) {
         if self.half {
-            bf16::round(values);
+            round(values.into());
         }
     }
     /// Rounds gradients as they are held.
-    pub(super) fn round_gradients(self, values: &mut [f32]) {
+    pub(super) fn round_gradients(self, values: ViewMut<'_>) {
         if self.gradient == 2 {
-            bf16::round(values);
+            round(values);
         }
     }
     /// Rounds gradients that go into a reduction.
@@ -72,5 +74,12 @@ impl Formats {
     /// Whether gradients are reduced as they are.
     pub(super) const fn reduces_as_held(self) -> bool {
         !self.reduced_half || self.gradient == 2
+    }
+}
+
+fn round(values: ViewMut<'_>) {
+    match values {
+        ViewMut::Host(values) => bf16::round(values),
+        ViewMut::Device(_, slice) => assert_eq!(slice.element, Element::Bf16, "{slice} is not in half precision"),
     }
 }

@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use ir::program::{BufferKind, Pass, UnitRange};
 
+use super::arithmetic::accumulate;
 use super::buffers::Pool;
 use super::formats::Formats;
 use super::parameters::Parameters;
 use super::places::Place;
-use crate::kernels::elementwise::accumulate;
+use super::values::{View, ViewMut};
 
 /// A piece of the weights and the segment whose values it has: its own, but for a shared table that is gathered again.
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +63,11 @@ impl Parameters {
     fn join_weights<'a>(&'a self, pieces: &[Piece], formats: Formats, joined: &'a mut Vec<f32>) -> &'a [f32] {
         let as_held = self.own_weights.is_none() || formats.own_weight == formats.weight;
         if let ([piece], true) = (pieces, as_held) {
-            return self.own_weights(piece.segment);
+            return self.own_weights(piece.segment).staged(joined);
         }
         joined.clear();
-        pieces.iter().for_each(|piece| joined.extend_from_slice(self.own_weights(piece.segment)));
-        formats.round(joined);
+        pieces.iter().for_each(|piece| self.own_weights(piece.segment).append_to(joined));
+        formats.round(&mut *joined);
         joined
     }
 
@@ -95,9 +96,9 @@ impl Parameters {
         assert_eq!(result.len(), each * self.sharing.ranks, "size of gathered parameters");
         let before: usize = pieces.iter().take_while(|other| other.at != piece.at).map(part).sum();
         let length = part(&piece);
-        let whole = self.weights.piece_mut(piece.at);
-        for (to, from) in whole.chunks_exact_mut(length.max(1)).zip(result.chunks_exact(each.max(1))) {
-            to.copy_from_slice(&from[before..][..length]);
+        let mut whole = self.weights.piece_mut(piece.at);
+        for (rank, from) in result.chunks_exact(each.max(1)).enumerate() {
+            whole.again().part(rank * length..(rank + 1) * length).copy_from(&from[before..][..length]);
         }
     }
 
@@ -130,7 +131,7 @@ impl Parameters {
         if self.sharing.scatters {
             (0..self.segments.len()).for_each(|segment| self.gradients.release(segment, pool));
             if let Some(own) = &mut self.own_gradients {
-                own.fill(0.0);
+                own.view_mut().clear();
             }
         }
         self.here.clear();
@@ -161,13 +162,13 @@ impl Parameters {
     ) -> &'a [f32] {
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         if let ([piece], true) = (&pieces[..], formats.reduces_as_held()) {
-            return self.gradients.piece(piece.segment);
+            return self.gradients.piece(piece.segment).staged(joined);
         }
         joined.clear();
         for rank in 0..self.sharing.ranks {
             for piece in &pieces {
                 let part = self.segments[piece.segment].part_of(rank);
-                joined.extend_from_slice(&self.gradients.piece(piece.segment)[part]);
+                self.gradients.piece(piece.segment).part(part).append_to(joined);
             }
         }
         formats.round_reduced(joined);
@@ -186,9 +187,9 @@ impl Parameters {
     pub(super) fn take_scattered(&mut self, unit: u32, formats: Formats, pool: &mut Pool, result: &[f32]) {
         let mut rest = result;
         for piece in self.within(self.parts.scattered(unit)) {
-            let own = self.own_gradients_mut(piece.segment);
+            let mut own = self.own_gradients_mut(piece.segment);
             let (part, after) = rest.split_at(own.len());
-            accumulate(own, part);
+            accumulate(own.again(), part);
             formats.round_gradients(own);
             rest = after;
             self.gradients.release(piece.segment, pool);
@@ -205,10 +206,10 @@ impl Parameters {
     ) -> &'a [f32] {
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         if let ([piece], true) = (&pieces[..], formats.reduces_as_held()) {
-            return self.own_gradients(piece.segment);
+            return self.own_gradients(piece.segment).staged(joined);
         }
         joined.clear();
-        pieces.iter().for_each(|piece| joined.extend_from_slice(self.own_gradients(piece.segment)));
+        pieces.iter().for_each(|piece| self.own_gradients(piece.segment).append_to(joined));
         formats.round_reduced(joined);
         joined
     }
@@ -218,9 +219,9 @@ impl Parameters {
         let mut rest = result;
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         for piece in pieces {
-            let own = self.own_gradients_mut(piece.segment);
+            let mut own = self.own_gradients_mut(piece.segment);
             let (part, after) = rest.split_at(own.len());
-            own.copy_from_slice(part);
+            own.again().copy_from(part);
             formats.round_gradients(own);
             rest = after;
         }
@@ -240,16 +241,17 @@ impl Parameters {
     }
 
     /// What [`visible`](Self::visible) found.
-    pub(super) fn seen(&self, (segment, range): (usize, Range<usize>)) -> &[f32] {
-        if self.sharing.scatters { &self.own_gradients(segment)[range] } else { &self.gradients.piece(segment)[range] }
+    pub(super) fn seen(&self, (segment, range): (usize, Range<usize>)) -> View<'_> {
+        let of = if self.sharing.scatters { self.own_gradients(segment) } else { self.gradients.piece(segment) };
+        of.part(range)
     }
 
     /// The same, to write.
-    pub(super) fn seen_mut(&mut self, (segment, range): (usize, Range<usize>)) -> &mut [f32] {
+    pub(super) fn seen_mut(&mut self, (segment, range): (usize, Range<usize>)) -> ViewMut<'_> {
         if self.sharing.scatters {
-            &mut self.own_gradients_mut(segment)[range]
+            self.own_gradients_mut(segment).part(range)
         } else {
-            &mut self.gradients.piece_mut(segment)[range]
+            self.gradients.piece_mut(segment).part(range)
         }
     }
 }

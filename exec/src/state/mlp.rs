@@ -3,12 +3,12 @@
 use ir::MlpKind;
 use ir::program::BufferKind;
 
+use super::arithmetic::{geglu_backward, gelu_backward, swiglu_backward};
 use super::buffers::Held;
 use super::places::LinearPlaces;
 use super::slot::{Sum, release_sum};
 use super::work::{Suspect, Work};
 use crate::kernels::Store;
-use crate::kernels::activation::{geglu_backward, gelu_backward, swiglu_backward};
 use crate::kernels::linear::Linear;
 
 impl Work<'_> {
@@ -31,7 +31,7 @@ impl Work<'_> {
     }
 
     /// The last product.
-    pub(super) fn project_down(&mut self, layer: usize, activated: &[f32]) -> Held {
+    pub(super) fn project_down(&mut self, layer: usize, activated: &Held) -> Held {
         let (dims, (_, outward)) = (self.dims, self.mlp_shapes());
         let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
         let down = self.parameters.places.dense(layer).down.biased_if(dims.tensor_index == 0);
@@ -44,7 +44,7 @@ impl Work<'_> {
         let places = self.parameters.places.dense(layer);
         let up = self.project_in(layer, places.up);
         let gate = places.gate.map(|gate| self.project_in(layer, gate));
-        let activated = self.activate(gate.as_deref(), &up);
+        let activated = self.activate(gate.as_ref(), &up);
         let branch = self.project_down(layer, &activated);
 
         let slot = &mut self.slot.mlp[layer];
@@ -84,10 +84,12 @@ impl Work<'_> {
             MlpKind::SwiGlu | MlpKind::GeGlu => {
                 let gate = slot.gate.take().expect("kept by forward");
                 let mut d_gate = self.pool.take(kind, width);
+                let inputs = (gate.view(), up.view());
+                let outputs = (d_gate.view_mut(), d_up.view_mut());
                 if dims.mlp == MlpKind::SwiGlu {
-                    swiglu_backward(&gate, &up, &d_activated, &mut d_gate, &mut d_up);
+                    swiglu_backward(inputs, d_activated.view(), outputs);
                 } else {
-                    geglu_backward(dims.gelu, &gate, &up, &d_activated, &mut d_gate, &mut d_up);
+                    geglu_backward(dims.gelu, inputs, d_activated.view(), outputs);
                 }
                 formats.round(&mut d_gate);
                 formats.round(&mut d_up);
@@ -98,7 +100,7 @@ impl Work<'_> {
                 slot.d_gate = Some(d_gate);
             }
             MlpKind::Gelu => {
-                gelu_backward(dims.gelu, &up, &d_activated, &mut d_up);
+                gelu_backward(dims.gelu, up.view(), d_activated.view(), &mut d_up);
                 formats.round(&mut d_up);
                 places.up.backward_input(inward, weights, &d_up, Store::Overwrite, &mut dx);
             }

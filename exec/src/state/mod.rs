@@ -30,12 +30,21 @@
 //! Device memory and host memory are two pools. What a plan moves to host memory (what layers keep, optimizer state) is
 //! copied there and back by `Op::HostCopy`, and counts in [`RankState::host_bytes_held`].
 //!
+//! # Where it computes
+//!
+//! In host memory, by the CPU's kernels, or on a device that it is given: then parameters, gradients, optimizer state and
+//! activations are buffers of the device, and passes put operations on it (modules `values`, `arithmetic` and `accelerator`).
+//! The passes are the same, and know not which it is. Contributions and results of collectives, and messages, are in host
+//! memory in both cases.
+//!
 //! # Split backward
 //!
 //! `Pass::Backward` is `Pass::BackwardInput` followed by `Pass::BackwardWeight`, unit by unit, so that both give the same
 //! bits. Between the two a unit keeps its input and the gradient of its output, nothing else.
 
+mod accelerator;
 mod again;
+mod arithmetic;
 mod attention;
 mod buffers;
 mod compute;
@@ -60,6 +69,7 @@ mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transfer;
+mod values;
 pub mod weights;
 mod work;
 
@@ -74,6 +84,7 @@ pub use buffers::BytesByKind;
 pub use routing::{RecordedRouting, Routing};
 pub use weights::{Part, Tensor, Weights};
 
+use accelerator::Accelerator;
 use buffers::{Held, Pool};
 use dimensions::{Dimensions, size};
 use formats::Formats;
@@ -84,12 +95,15 @@ use tensors::experts_of;
 use work::{Sample, Starts};
 
 use crate::data::Batch;
+use crate::device::Device;
 use crate::kernels::attention::AttentionWorkspace;
 
 /// One rank of a program. See the [module](self).
 #[derive(Debug)]
 pub struct RankState {
     program: Arc<VerifiedProgram>,
+    /// The device that it computes on, if that is not the host.
+    on: Option<Arc<Accelerator>>,
     rank: Rank,
     dims: Dimensions,
     /// The chunks that this rank holds, in the order of the model.
@@ -178,13 +192,32 @@ impl RankState {
     /// [`Weights::problems`] first).
     #[must_use]
     pub fn new(program: &Arc<VerifiedProgram>, rank: Rank, initial: Option<&Weights>) -> Self {
+        Self::on(program, rank, initial, None)
+    }
+
+    /// The same on a device, where one is given: what the rank holds lies there, and what it computes is put on the device's
+    /// compute stream. The device must be able to do all that the program asks for, which
+    /// [`CpuBackend`](crate::CpuBackend) asks before.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new). Where the device fails, here or later, the thread unwinds with its
+    /// [`DeviceError`](crate::device::DeviceError).
+    #[must_use]
+    pub fn on(
+        program: &Arc<VerifiedProgram>,
+        rank: Rank,
+        initial: Option<&Weights>,
+        device: Option<Arc<dyn Device>>,
+    ) -> Self {
+        let on = device.map(|device| Arc::new(Accelerator::new(device)));
         let dims = Dimensions::new(program, rank);
         let role = program.role_of(rank).map(|role| &program.roles[role.index()]);
         let position = role.map_or(dims.position, |role| role.stage.raw());
         let ids = (0..program.chunks.len()).map(ChunkId::at);
         let held: Vec<ChunkId> = ids.filter(|id| program.chunk(*id).stage.raw() == position).collect();
         let head = held.iter().position(|id| program.chunk(*id).head);
-        let (mut pool, mut host) = (Pool::new(dims.formats.activation()), Pool::new(dims.formats.activation()));
+        let element = dims.formats.activation();
+        let (mut pool, mut host) = (Pool::new(element, on.clone()), Pool::new(element, None));
         let mut parameters = |id: ChunkId, of: Of| {
             let parts = role.map(|role| Parts::of(program, role, id)).unwrap_or_default();
             let sharing = Sharing::of(program, rank, &dims, of);
@@ -208,6 +241,7 @@ impl RankState {
         let samples = if at_end { dims.microbatches } else { 0 };
         Self {
             program: Arc::clone(program),
+            on,
             rank,
             slots: (0..chunks.len() * dims.microbatches).map(|_| None).collect(),
             spare: Vec::new(),
@@ -356,10 +390,18 @@ impl RankState {
     /// Makes the first of this rank's weights not a number, to see what comes of it (fault injection).
     pub fn poison(&mut self) {
         let Some((_, parameters)) = self.chunks.first_mut() else { return };
-        let own = parameters.own_weights.as_deref_mut().and_then(<[f32]>::first_mut);
-        let first = own.or_else(|| parameters.weights.pieces_mut().next()?.first_mut());
-        if let Some(weight) = first {
-            *weight = f32::NAN;
+        let own = parameters.own_weights.as_mut().map(Held::view_mut);
+        let weights = own.or_else(|| parameters.weights.pieces_mut().next());
+        if let Some(weights) = weights.filter(|weights| weights.len() > 0) {
+            weights.part(0..1).copy_from(&[f32::NAN][..]);
+        }
+    }
+
+    /// Waits for the device.
+    fn finish(&self) {
+        if let Some(on) = &self.on {
+            // Nothing is checked outside forward passes.
+            let _none = on.found();
         }
     }
 

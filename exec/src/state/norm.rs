@@ -3,18 +3,15 @@
 use ir::program::BufferKind;
 use ir::{BranchNorms, NormKind, ParallelBranches};
 
+use super::arithmetic::{accumulate, all_finite, norm_backward_input, norm_backward_weight, norm_forward};
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
 use super::places::NormPlaces;
 use super::sharding::Flat;
 use super::slot::Sum;
+use super::values::View;
 use super::work::{Suspect, Work, take_residual};
 use crate::kernels::Store;
-use crate::kernels::elementwise::accumulate;
-use crate::kernels::norm::{
-    layer_norm_backward_input, layer_norm_backward_weight, layer_norm_forward, rms_norm_backward_input,
-    rms_norm_backward_weight, rms_norm_forward,
-};
 
 impl Work<'_> {
     /// The sublayer whose input a sublayer's norm reads: of branches side by side, the layer's first.
@@ -43,14 +40,14 @@ impl Work<'_> {
             return Ok(());
         }
         let places = self.parameters.places.norms[index];
-        let x = self.slot.sublayers[self.source(index)].input.as_deref().expect("the norm's input");
+        let x = self.slot.sublayers[self.source(index)].input.as_ref().expect("the norm's input");
         let mut y = self.pool.take(BufferKind::Activations, x.len());
         let mut statistics = Some(norm(dims, places, &self.parameters.weights, x, &mut y, self.pool));
         // The final norm belongs to no layer, so it is not computed again.
         if discards && index < 2 * self.slot.attention.len() {
             self.pool.release(&mut statistics);
         }
-        let finite = super::all_finite(&y);
+        let finite = all_finite(&y, "output of the norm");
         let sublayer = &mut self.slot.sublayers[index];
         sublayer.statistics = statistics;
         sublayer.output = Some(y);
@@ -84,8 +81,8 @@ impl Work<'_> {
         let places = self.parameters.places.norms[index];
         let sublayers = &self.slot.sublayers;
         let Sum { data: dy, .. } = sublayers[index].input_gradient.as_ref().expect("the body's input gradient");
-        let x = sublayers[source].input.as_deref().expect("the norm's input was kept");
-        let statistics = sublayers[index].statistics.as_deref().expect("the norm's statistics were kept");
+        let x = sublayers[source].input.as_ref().expect("the norm's input was kept");
+        let statistics = sublayers[index].statistics.as_ref().expect("the norm's statistics were kept");
         let (store, dx) = match dx {
             Some(dx) => (Store::Accumulate, dx),
             none => (Store::Overwrite, none.insert(self.pool.take(BufferKind::Workspace, x.len()))),
@@ -105,7 +102,7 @@ impl Work<'_> {
     fn join_residual_gradient(&mut self, dx: Held) {
         match &mut self.slot.residual_gradient {
             Some(residual) => {
-                accumulate(residual, &dx);
+                accumulate(&mut *residual, &dx);
                 self.dims.formats.round(residual);
                 self.pool.give(dx);
             }
@@ -139,7 +136,7 @@ impl Work<'_> {
         let mut dx = self.slot.residual_gradient.take();
         self.input_gradient_of_norm(index, first, &mut dx);
         if let (Some(dx), Some(second)) = (&mut dx, &self.slot.second_gradient) {
-            accumulate(dx, second);
+            accumulate(&mut *dx, second);
         }
         self.pool.release(&mut self.slot.second_gradient);
         if let Some(dx) = &mut dx {
@@ -155,8 +152,8 @@ impl Work<'_> {
         if self.has_norm(index) {
             let sublayers = &mut self.slot.sublayers;
             let dy = sublayers[index].input_gradient.take().expect("the body's input gradient").data;
-            let x = sublayers[source].input.as_deref().expect("the norm's input was kept");
-            let statistics = sublayers[index].statistics.as_deref().expect("the norm's statistics were kept");
+            let x = sublayers[source].input.as_ref().expect("the norm's input was kept");
+            let statistics = sublayers[index].statistics.as_ref().expect("the norm's statistics were kept");
             norm_weight_gradient(self.dims, places, &mut self.parameters.gradients, (x, statistics), &dy);
             self.pool.give(dy);
         }
@@ -200,10 +197,10 @@ impl Work<'_> {
     /// The gradient of the body's output from that of the norm after it, which a weight pass may still need.
     pub(super) fn before_body(&mut self, index: usize) {
         let Some(places) = self.after_places(index) else { return };
-        let gradient = self.slot.residual_gradient.as_deref().expect("the residual gradient arrived");
+        let gradient = self.slot.residual_gradient.as_ref().expect("the residual gradient arrived");
         let sublayer = &mut self.slot.sublayers[index];
-        let x = sublayer.branch.as_deref().expect("the branch was kept");
-        let statistics = sublayer.branch_statistics.as_deref().expect("the norm's statistics were kept");
+        let x = sublayer.branch.as_ref().expect("the branch was kept");
+        let statistics = sublayer.branch_statistics.as_ref().expect("the norm's statistics were kept");
         let mut dx = self.pool.take(BufferKind::Workspace, x.len());
         let weights = &self.parameters.weights;
         norm_input_gradient(self.dims, places, weights, (x, statistics), gradient, Store::Overwrite, &mut dx);
@@ -218,10 +215,10 @@ impl Work<'_> {
     pub(super) fn after_body_weight(&mut self, index: usize) {
         let Some(places) = self.after_places(index) else { return };
         let sublayer = &mut self.slot.sublayers[index];
-        let kept = sublayer.after_gradient.as_deref();
-        let dy = kept.or(self.slot.residual_gradient.as_deref()).expect("the gradient of the norm's output");
-        let x = sublayer.branch.as_deref().expect("the branch was kept");
-        let statistics = sublayer.branch_statistics.as_deref().expect("the norm's statistics were kept");
+        let kept = sublayer.after_gradient.as_ref();
+        let dy = kept.or(self.slot.residual_gradient.as_ref()).expect("the gradient of the norm's output");
+        let x = sublayer.branch.as_ref().expect("the branch was kept");
+        let statistics = sublayer.branch_statistics.as_ref().expect("the norm's statistics were kept");
         norm_weight_gradient(self.dims, places, &mut self.parameters.gradients, (x, statistics), dy);
         for held in [&mut sublayer.branch, &mut sublayer.branch_statistics, &mut sublayer.after_gradient] {
             self.pool.release(held);
@@ -229,24 +226,28 @@ impl Work<'_> {
     }
 }
 
+/// The factors of a norm, and its summands if it has them; norms without parameters have ones and zeros, where `x` is.
+fn parameters<'a>(
+    dims: &'a Dimensions,
+    places: NormPlaces,
+    weights: &'a Flat,
+    x: View<'a>,
+) -> (View<'a>, Option<View<'a>>) {
+    let weight = places.weight.map_or_else(|| x.constant(&dims.ones), |weight| weight.of(weights));
+    let bias = (dims.norm == NormKind::LayerNorm)
+        .then(|| places.bias.map_or_else(|| x.constant(&dims.zeros), |bias| bias.of(weights)));
+    (weight, bias)
+}
+
 /// Writes the norm of `x` to `y` and gives its statistics.
-fn norm(dims: &Dimensions, places: NormPlaces, weights: &Flat, x: &[f32], y: &mut [f32], pool: &mut Pool) -> Held {
+fn norm(dims: &Dimensions, places: NormPlaces, weights: &Flat, x: &Held, y: &mut Held, pool: &mut Pool) -> Held {
     let rows = x.len() / dims.hidden;
-    let weight = places.weight.map_or(&dims.ones[..], |weight| weight.of(weights));
-    let statistics = match dims.norm {
-        NormKind::RmsNorm => {
-            let mut rstd = pool.take_single(BufferKind::Activations, rows);
-            rms_norm_forward(x, weight, dims.epsilon, y, &mut rstd);
-            rstd
-        }
-        NormKind::LayerNorm => {
-            let bias = places.bias.map_or(&dims.zeros[..], |bias| bias.of(weights));
-            let mut statistics = pool.take_single(BufferKind::Activations, 2 * rows);
-            let (mean, rstd) = statistics.split_at_mut(rows);
-            layer_norm_forward(x, weight, bias, dims.epsilon, y, mean, rstd);
-            statistics
-        }
+    let numbers = match dims.norm {
+        NormKind::RmsNorm => rows,
+        NormKind::LayerNorm => 2 * rows,
     };
+    let mut statistics = pool.take_single(BufferKind::Activations, numbers);
+    norm_forward(parameters(dims, places, weights, x.view()), dims.epsilon, x, y.view_mut(), statistics.view_mut());
     dims.formats.round(y);
     statistics
 }
@@ -255,37 +256,31 @@ fn norm_input_gradient(
     dims: &Dimensions,
     places: NormPlaces,
     weights: &Flat,
-    (x, statistics): (&[f32], &[f32]),
-    dy: &[f32],
+    (x, statistics): (&Held, &Held),
+    dy: &Held,
     store: Store,
-    dx: &mut [f32],
+    dx: &mut Held,
 ) {
-    let weight = places.weight.map_or(&dims.ones[..], |weight| weight.of(weights));
-    match dims.norm {
-        NormKind::RmsNorm => rms_norm_backward_input(x, weight, statistics, dy, store, dx),
-        NormKind::LayerNorm => {
-            let (mean, rstd) = statistics.split_at(statistics.len() / 2);
-            layer_norm_backward_input(x, weight, mean, rstd, dy, store, dx);
-        }
-    }
+    let (weight, bias) = parameters(dims, places, weights, x.view());
+    norm_backward_input((weight, bias.is_some()), (x.view(), statistics.view()), dy, store, dx);
 }
 
 fn norm_weight_gradient(
     dims: &Dimensions,
     places: NormPlaces,
     gradients: &mut Flat,
-    (x, statistics): (&[f32], &[f32]),
-    dy: &[f32],
+    (x, statistics): (&Held, &Held),
+    dy: &Held,
 ) {
     let Some(weight) = places.weight else { return };
+    let saved = (x.view(), statistics.view());
     match dims.norm {
-        NormKind::RmsNorm => rms_norm_backward_weight(x, statistics, dy, weight.of_mut(gradients)),
+        NormKind::RmsNorm => norm_backward_weight(saved, dy, weight.of_mut(gradients), None),
         NormKind::LayerNorm => {
-            let (mean, rstd) = statistics.split_at(statistics.len() / 2);
             // The bias follows its weight.
             let bias = places.bias.expect("LayerNorm has a bias");
-            let (d_weight, d_bias) = weight.then(bias).of_mut(gradients).split_at_mut(weight.len());
-            layer_norm_backward_weight(x, mean, rstd, dy, d_weight, d_bias);
+            let (d_weight, d_bias) = weight.then(bias).of_mut(gradients).split_at(weight.len());
+            norm_backward_weight(saved, dy, d_weight, Some(d_bias));
         }
     }
 }

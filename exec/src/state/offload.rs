@@ -70,11 +70,11 @@ impl RankState {
             for (segment, range) in own.into_iter().enumerate() {
                 let part = parameters.segments[segment].part_of(parameters.sharing.index);
                 let from = match &parameters.own_gradients {
-                    Some(own) => &own[range.clone()],
-                    None => &parameters.gradients.piece(segment)[part],
+                    Some(own) => own.view().part(range.clone()),
+                    None => parameters.gradients.piece(segment).part(part),
                 };
                 let host = parameters.optimizer.host_gradients().expect("the optimizer is in host memory");
-                host[range].copy_from_slice(from);
+                host.part(range).copy_from(from);
             }
         }
     }

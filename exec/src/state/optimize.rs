@@ -1,11 +1,12 @@
 //! The end of an iteration: norm, clipping, AdamW.
 
-use crate::kernels::elementwise::{accumulate, scale};
-use crate::kernels::optimizer::{AdamW, adamw_step, clip_factor, squared_norm};
+use crate::kernels::optimizer::{AdamW, clip_factor};
 
+use super::arithmetic::{accumulate, adamw_step, scale, squared_norm};
 use super::formats::Formats;
 use super::optimizer_state::Views;
 use super::parameters::{Parameters, Stepped};
+use super::values::ViewMut;
 use super::{NotFinite, RankState, layer_of};
 
 impl RankState {
@@ -21,7 +22,7 @@ impl RankState {
         self.join_tied();
         let sum = |parameters: &Parameters| {
             let counted = parameters.stepped().filter(|run| run.counted);
-            counted.map(|run| squared_norm(&parameters.own_gradients(run.segment)[run.range])).sum::<f64>()
+            squared_norm(counted.map(|run| parameters.own_gradients(run.segment).part(run.range)))
         };
         self.squared_norm = self.all_parameters().map(sum).sum();
         if self.squared_norm.is_finite() { Ok(()) } else { Err(self.explain_gradient()) }
@@ -49,13 +50,14 @@ impl RankState {
         let factor = workload.clip_norm.map_or(1.0, |largest| clip_factor(self.squared_norm, largest));
         for parameters in self.all_parameters_mut() {
             let formats = parameters.formats;
-            parameters.step(formats, |decayed, weights, gradients, [first, second]| {
+            parameters.step(formats, |decayed, weights, mut gradients, moments| {
                 if factor < 1.0 {
-                    scale(gradients, factor);
+                    scale(gradients.again(), factor);
                 }
-                adamw_step(&options, step, decayed, weights, gradients, first, second);
+                adamw_step(&options, (step, decayed), weights, gradients.view(), moments);
             });
         }
+        self.finish();
         Ok(())
     }
 
@@ -82,8 +84,9 @@ impl RankState {
         let places = table.places.embedding.zip(copy.places.head).expect("a tied table and its copy");
         let (Some(here), Some(there)) = (table.visible(places.0), copy.visible(places.1)) else { return };
         let (sum, other) = (table.seen_mut(here), copy.seen_mut(there));
-        accumulate(sum, other);
-        other.copy_from_slice(sum);
+        let (mut sum, mut other) = (sum, other);
+        accumulate(sum.again(), other.again().view());
+        other.copy_from(sum.view());
     }
 
     fn explain_gradient(&self) -> NotFinite {
@@ -103,7 +106,7 @@ impl RankState {
 impl Parameters {
     /// Hands `step` whether decay applies, weights, gradients and moments of each run that this rank steps, in order; then
     /// rounds the weights for the passes and clears all gradients. An optimizer in host memory leaves the weights there.
-    fn step(&mut self, formats: Formats, mut step: impl FnMut(bool, &mut [f32], &mut [f32], [&mut [f32]; 2])) {
+    fn step(&mut self, formats: Formats, mut step: impl FnMut(bool, ViewMut<'_>, ViewMut<'_>, [ViewMut<'_>; 2])) {
         let runs: Vec<Stepped> = self.stepped().collect();
         for Stepped { segment, range, decayed, .. } in runs {
             let own = self.own_range(segment).start;
@@ -112,23 +115,23 @@ impl Parameters {
             let whole = whole + range.start..whole + range.end;
             let Views { master, gradients: host, moments: [first, second] } = self.optimizer.views();
             let gradients = match (host, &mut self.own_gradients) {
-                (Some(host), _) => &mut host[stepped.clone()],
-                (None, Some(own)) => &mut own[stepped.clone()],
-                (None, None) => &mut self.gradients.piece_mut(segment)[whole.clone()],
+                (Some(host), _) => host.part(stepped.clone()),
+                (None, Some(own)) => own.view_mut().part(stepped.clone()),
+                (None, None) => self.gradients.piece_mut(segment).part(whole.clone()),
             };
             let weights = match (master, &mut self.own_weights) {
-                (Some(master), _) => &mut master[stepped.clone()],
-                (None, Some(own)) => &mut own[stepped.clone()],
-                (None, None) => &mut self.weights.piece_mut(segment)[whole],
+                (Some(master), _) => master.part(stepped.clone()),
+                (None, Some(own)) => own.view_mut().part(stepped.clone()),
+                (None, None) => self.weights.piece_mut(segment).part(whole),
             };
-            step(decayed, weights, gradients, [&mut first[stepped.clone()], &mut second[stepped]]);
+            step(decayed, weights, gradients, [first, second].map(|moments| moments.part(stepped.clone())));
         }
         if self.optimizer.host_gradients().is_none() {
             self.take_master(formats);
         }
-        self.gradients.pieces_mut().for_each(|piece| piece.fill(0.0));
+        self.gradients.pieces_mut().for_each(ViewMut::clear);
         if let Some(own) = &mut self.own_gradients {
-            own.fill(0.0);
+            own.view_mut().clear();
         }
     }
 
@@ -137,11 +140,11 @@ impl Parameters {
         let Some(master) = self.optimizer.master() else { return };
         for (number, segment) in self.segments.iter().enumerate() {
             let index = segment.own..segment.own + segment.part;
-            let (to, rounds) = match &mut self.own_weights {
-                Some(own) => (&mut own[index.clone()], formats.own_weight == 2),
-                None => (&mut self.weights.piece_mut(number)[segment.part_of(self.sharing.index)], true),
+            let (mut to, rounds) = match &mut self.own_weights {
+                Some(own) => (own.view_mut().part(index.clone()), formats.own_weight == 2),
+                None => (self.weights.piece_mut(number).part(segment.part_of(self.sharing.index)), true),
             };
-            to.copy_from_slice(&master[index]);
+            to.again().copy_from(master.part(index));
             if rounds {
                 formats.round(to);
             }

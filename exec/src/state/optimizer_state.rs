@@ -8,6 +8,7 @@ use ir::program::BufferKind;
 
 use super::buffers::{Held, Pool};
 use super::formats::Formats;
+use super::values::{View, ViewMut};
 
 /// In order of the parameters that the rank steps, segment after segment.
 #[derive(Debug)]
@@ -29,49 +30,40 @@ impl OptimizerState {
         let mut state = |element: u64| pool.zeros(element, BufferKind::OptimizerState, length);
         let moments = [state(4), state(4)];
         let gradients = on_host.then(|| state(formats.gradient));
-        let master = (on_host || formats.master).then(|| {
-            let mut master = state(4);
-            let mut rest = &mut master[..];
-            for part in parts {
-                let (here, after) = rest.split_at_mut(part.len());
-                here.copy_from_slice(part);
-                rest = after;
-            }
-            master
-        });
+        let parts = (on_host || formats.master).then(|| parts.flatten().copied().collect());
+        let master = parts.map(|parts| pool.adopt(4, BufferKind::OptimizerState, parts));
         Self { moments, master, gradients }
     }
     /// FP32 weights, if they are here.
-    pub(super) fn master(&self) -> Option<&[f32]> {
-        self.master.as_deref()
+    pub(super) fn master(&self) -> Option<View<'_>> {
+        self.master.as_ref().map(Held::view)
     }
     /// First and second moments.
-    pub(super) fn moments(&self) -> [&[f32]; 2] {
-        let [first, second] = &self.moments;
-        [first, second]
+    pub(super) fn moments(&self) -> [View<'_>; 2] {
+        self.moments.each_ref().map(Held::view)
     }
     /// The same, to write.
-    pub(super) fn moments_mut(&mut self) -> [&mut [f32]; 2] {
-        let [first, second] = &mut self.moments;
-        [first, second]
+    pub(super) fn moments_mut(&mut self) -> [ViewMut<'_>; 2] {
+        self.moments.each_mut().map(Held::view_mut)
     }
     /// Gradients that were copied to host memory; none if the optimizer is not there.
-    pub(super) fn host_gradients(&mut self) -> Option<&mut [f32]> {
-        self.gradients.as_deref_mut()
+    pub(super) fn host_gradients(&mut self) -> Option<ViewMut<'_>> {
+        self.gradients.as_mut().map(Held::view_mut)
     }
     /// Everything, to step.
     pub(super) fn views(&mut self) -> Views<'_> {
-        let Self { moments: [first, second], master, gradients } = self;
-        Views { master: master.as_deref_mut(), gradients: gradients.as_deref_mut(), moments: [first, second] }
+        let Self { moments, master, gradients } = self;
+        let [master, gradients] = [master, gradients].map(|held| held.as_mut().map(Held::view_mut));
+        Views { master, gradients, moments: moments.each_mut().map(Held::view_mut) }
     }
 }
 
 /// What a step reads and writes of the optimizer's state.
 pub(super) struct Views<'a> {
     /// FP32 weights, if they are here.
-    pub(super) master: Option<&'a mut [f32]>,
+    pub(super) master: Option<ViewMut<'a>>,
     /// Gradients, if they are in host memory.
-    pub(super) gradients: Option<&'a mut [f32]>,
+    pub(super) gradients: Option<ViewMut<'a>>,
     /// First and second moments.
-    pub(super) moments: [&'a mut [f32]; 2],
+    pub(super) moments: [ViewMut<'a>; 2],
 }

@@ -13,6 +13,7 @@ use super::optimizer_state::OptimizerState;
 use super::places::Places;
 use super::sharding::{Flat, Parts, Segment, Sharing};
 use super::tensors::{Parameter, Split, unit_parameters};
+use super::values::{View, ViewMut};
 use super::weights::{Part, Weights};
 
 /// Which of a chunk's parameters: what is copied over which ranks differs.
@@ -82,8 +83,8 @@ impl Shard {
         self.parameter.shape.len() > 1
     }
     /// Elements `within` the segment as a part of the tensor.
-    fn part<'a>(&'a self, within: Range<usize>, data: &'a [f32]) -> Part<'a> {
-        let first = within.start - self.range.start;
+    fn part<'a>(&'a self, within: Range<usize>, data: View<'a>) -> Part<'a> {
+        let (first, data) = (within.start - self.range.start, data.read());
         Part { name: &self.parameter.name, shape: &self.parameter.shape, slice: &self.slice, first, data }
     }
 }
@@ -144,22 +145,16 @@ impl Parameters {
         let (shards, segments) = cut(&made);
         let own: usize = segments.iter().map(|segment| segment.part).sum();
         let formats = made.formats;
-        let whole = initial_weights(&made, &shards, &segments, pool);
+        let whole = initial_weights(&made, &shards, &segments);
         let parts = || segments.iter().zip(&whole).map(|(segment, whole)| &whole[segment.part_of(sharing.index)]);
         let states = if dims.offloads_optimizer { &mut *host } else { &mut *pool };
         let optimizer = OptimizerState::new(own, formats, dims.offloads_optimizer, parts(), states);
         let own_weights = sharing.gathers.then(|| {
-            let mut own = pool.zeros(formats.own_weight, BufferKind::Weights, own);
-            let mut rest = &mut own[..];
-            for part in parts() {
-                let (here, after) = rest.split_at_mut(part.len());
-                here.copy_from_slice(part);
-                rest = after;
-            }
+            let mut own: Vec<f32> = parts().flatten().copied().collect();
             if formats.own_weight == 2 {
                 formats.round(&mut own);
             }
-            own
+            pool.adopt(formats.own_weight, BufferKind::Weights, own)
         });
         let again = (made.of == Of::Common
             && sharing.gathers
@@ -169,13 +164,10 @@ impl Parameters {
             .then_some(0);
         let mut pieces: Vec<Option<Held>> = Vec::new();
         for mut weights in whole {
-            formats.round(&mut weights);
-            if sharing.gathers {
-                pool.give(weights);
-                pieces.push(None);
-            } else {
-                pieces.push(Some(weights));
-            }
+            pieces.push((!sharing.gathers).then(|| {
+                formats.round(&mut weights);
+                pool.adopt(formats.weight, BufferKind::Weights, weights)
+            }));
         }
         pieces.extend(again.map(|_| None));
         let gradients = |segment: &Segment| pool.zeros(formats.gradient, BufferKind::Gradients, segment.length);
@@ -225,27 +217,27 @@ impl Parameters {
     }
 
     /// This rank's part of a segment's weights.
-    pub(super) fn own_weights(&self, segment: usize) -> &[f32] {
+    pub(super) fn own_weights(&self, segment: usize) -> View<'_> {
         match &self.own_weights {
-            Some(own) => &own[self.own_range(segment)],
-            None => &self.weights.piece(segment)[self.segments[segment].part_of(self.sharing.index)],
+            Some(own) => own.view().part(self.own_range(segment)),
+            None => self.weights.piece(segment).part(self.segments[segment].part_of(self.sharing.index)),
         }
     }
 
     /// This rank's part of a segment's gradients.
-    pub(super) fn own_gradients(&self, segment: usize) -> &[f32] {
+    pub(super) fn own_gradients(&self, segment: usize) -> View<'_> {
         match &self.own_gradients {
-            Some(own) => &own[self.own_range(segment)],
-            None => &self.gradients.piece(segment)[self.segments[segment].part_of(self.sharing.index)],
+            Some(own) => own.view().part(self.own_range(segment)),
+            None => self.gradients.piece(segment).part(self.segments[segment].part_of(self.sharing.index)),
         }
     }
 
     /// The same, to write.
-    pub(super) fn own_gradients_mut(&mut self, segment: usize) -> &mut [f32] {
+    pub(super) fn own_gradients_mut(&mut self, segment: usize) -> ViewMut<'_> {
         let range = self.own_range(segment);
         match &mut self.own_gradients {
-            Some(own) => &mut own[range],
-            None => &mut self.gradients.piece_mut(segment)[self.segments[segment].part_of(self.sharing.index)],
+            Some(own) => own.view_mut().part(range),
+            None => self.gradients.piece_mut(segment).part(self.segments[segment].part_of(self.sharing.index)),
         }
     }
 
@@ -281,24 +273,24 @@ impl Parameters {
         let [first, second] = self.optimizer.moments();
         self.written().map(move |(shard, within, stepped)| {
             let weights = self.master_weights(shard, &within, &stepped);
-            let moments = [&first[stepped.clone()], &second[stepped]];
+            let moments = [first.part(stepped.clone()), second.part(stepped)];
             [weights, moments[0], moments[1]].map(|data| shard.part(within.clone(), data))
         })
     }
 
     /// FP32 weights of a shard that this rank steps.
-    fn master_weights(&self, shard: &Shard, within: &Range<usize>, stepped: &Range<usize>) -> &[f32] {
+    fn master_weights(&self, shard: &Shard, within: &Range<usize>, stepped: &Range<usize>) -> View<'_> {
         let part = self.segments[shard.segment].part_of(self.sharing.index);
         match self.optimizer.master() {
-            Some(master) => &master[stepped.clone()],
-            None => &self.own_weights(shard.segment)[within.start - part.start..within.end - part.start],
+            Some(master) => master.part(stepped.clone()),
+            None => self.own_weights(shard.segment).part(within.start - part.start..within.end - part.start),
         }
     }
 
     /// What this rank holds of the gradient of each tensor.
     #[cfg(test)]
     pub(super) fn gradient_parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let whole = |shard: &Shard| &self.gradients.piece(shard.segment)[shard.real()];
+        let whole = |shard: &Shard| self.gradients.piece(shard.segment).part(shard.real());
         self.shards.iter().map(move |shard| shard.part(shard.real(), whole(shard)))
     }
 
@@ -306,7 +298,7 @@ impl Parameters {
     pub(super) fn moment_parts(&self, which: usize) -> impl Iterator<Item = Part<'_>> {
         self.shards.iter().filter_map(move |shard| {
             let (within, stepped) = self.owned(shard)?;
-            Some(shard.part(within, &self.optimizer.moments()[which][stepped]))
+            Some(shard.part(within, self.optimizer.moments()[which].part(stepped)))
         })
     }
 
@@ -316,8 +308,10 @@ impl Parameters {
             let shard = &self.shards[index];
             if let Some((within, stepped)) = self.owned(shard) {
                 let first = within.start - shard.range.start;
-                let out = &mut self.optimizer.moments_mut()[which][stepped];
-                all.read(&shard.parameter.name, &shard.slice, first, out);
+                let [one, two] = self.optimizer.moments_mut();
+                let moments = if which == 0 { one } else { two };
+                let read = |out: &mut [f32]| all.read(&shard.parameter.name, &shard.slice, first, out);
+                moments.part(stepped).fill_with(read);
             }
         }
     }
@@ -327,7 +321,7 @@ impl Parameters {
         let concerned = |shard: &&Shard| unit.is_none_or(|unit| shard.unit == unit);
         let present = |shard: &&Shard| flat.has(shard.segment);
         let shards = self.shards.iter().filter(concerned).filter(present);
-        shards.into_iter().find(|shard| !super::all_finite(&flat.piece(shard.segment)[shard.range.clone()]))
+        shards.into_iter().find(|shard| !super::all_finite(&flat.piece(shard.segment).part(shard.range.clone()).read()))
     }
 
     /// The first tensor with a value that is not finite in this rank's part of its gradient.
@@ -335,17 +329,18 @@ impl Parameters {
         self.shards.iter().find(|shard| {
             let own = self.segments[shard.segment].part_of(self.sharing.index);
             intersection(&shard.range, &own).is_some_and(|range| {
-                !super::all_finite(&self.own_gradients(shard.segment)[range.start - own.start..range.end - own.start])
+                let range = range.start - own.start..range.end - own.start;
+                !super::all_finite(&self.own_gradients(shard.segment).part(range).read())
             })
         })
     }
 }
 
 /// A chunk's initial weights, segment by segment, not rounded.
-fn initial_weights(made: &Made<'_>, shards: &[Shard], segments: &[Segment], pool: &mut Pool) -> Vec<Held> {
+fn initial_weights(made: &Made<'_>, shards: &[Shard], segments: &[Segment]) -> Vec<Vec<f32>> {
     let mut whole = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
-        let mut weights = pool.zeros(made.formats.weight, BufferKind::Weights, segment.length);
+        let mut weights = vec![0.0; segment.length];
         for shard in shards.iter().filter(|shard| shard.segment == index) {
             let out = &mut weights[shard.real()];
             match made.initial {

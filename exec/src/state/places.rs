@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use ir::program::{Chunk, Unit};
 
+use super::arithmetic::{linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward};
 use super::experts::ExpertDimensions;
 use super::parameters::Shard;
 use super::sharding::Flat;
 use super::tensors::Parameter;
+use super::values::{View, ViewMut};
 use crate::kernels::Store;
-use crate::kernels::linear::{
-    Linear, linear_backward_bias, linear_backward_input, linear_backward_weight, linear_forward,
-};
+use crate::kernels::linear::Linear;
 
 /// The place of a tensor in the vector of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +25,11 @@ impl Place {
     fn of_shard(shard: &Shard) -> Self {
         Self { segment: shard.segment, start: shard.range.start, end: shard.range.end }
     }
-    pub(super) fn of(self, flat: &Flat) -> &[f32] {
-        &flat.piece(self.segment)[self.range()]
+    pub(super) fn of(self, flat: &Flat) -> View<'_> {
+        flat.piece(self.segment).part(self.range())
     }
-    pub(super) fn of_mut(self, flat: &mut Flat) -> &mut [f32] {
-        &mut flat.piece_mut(self.segment)[self.range()]
+    pub(super) fn of_mut(self, flat: &mut Flat) -> ViewMut<'_> {
+        flat.piece_mut(self.segment).part(self.range())
     }
     pub(super) const fn segment(self) -> usize {
         self.segment
@@ -62,13 +62,33 @@ impl LinearPlaces {
     pub(super) fn biased_if(self, biased: bool) -> Self {
         Self { bias: self.bias.filter(|_| biased), ..self }
     }
-    pub(super) fn forward(self, shape: Linear, weights: &Flat, x: &[f32], y: &mut [f32]) {
+    pub(super) fn forward<'a, 'b>(
+        self,
+        shape: Linear,
+        weights: &Flat,
+        x: impl Into<View<'a>>,
+        y: impl Into<ViewMut<'b>>,
+    ) {
         linear_forward(shape, x, self.weight.of(weights), self.bias.map(|bias| bias.of(weights)), y);
     }
-    pub(super) fn backward_input(self, shape: Linear, weights: &Flat, dy: &[f32], store: Store, dx: &mut [f32]) {
+    pub(super) fn backward_input<'a, 'b>(
+        self,
+        shape: Linear,
+        weights: &Flat,
+        dy: impl Into<View<'a>>,
+        store: Store,
+        dx: impl Into<ViewMut<'b>>,
+    ) {
         linear_backward_input(shape, dy, self.weight.of(weights), store, dx);
     }
-    pub(super) fn backward_weight(self, shape: Linear, x: &[f32], dy: &[f32], gradients: &mut Flat) {
+    pub(super) fn backward_weight<'a, 'b>(
+        self,
+        shape: Linear,
+        x: impl Into<View<'a>>,
+        dy: impl Into<View<'b>>,
+        gradients: &mut Flat,
+    ) {
+        let dy = dy.into();
         linear_backward_weight(shape, x, dy, self.weight.of_mut(gradients));
         if let Some(bias) = self.bias {
             linear_backward_bias(dy, bias.of_mut(gradients));

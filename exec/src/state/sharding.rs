@@ -14,6 +14,7 @@ use ir::{ChunkId, Rank, ZeroStage};
 use super::buffers::{Held, Pool};
 use super::dimensions::{Dimensions, size};
 use super::parameters::Of;
+use super::values::{View, ViewMut};
 
 /// Who shares the training state of a rank, and what of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,12 +170,12 @@ impl Flat {
     ///
     /// # Panics
     /// If it is absent.
-    pub(super) fn piece(&self, segment: usize) -> &[f32] {
-        let piece = self.pieces[segment].as_deref();
+    pub(super) fn piece(&self, segment: usize) -> View<'_> {
+        let piece = self.pieces[segment].as_ref().map(Held::view);
         piece.unwrap_or_else(|| panic!("segment {segment} was not gathered"))
     }
-    pub(super) fn piece_mut(&mut self, segment: usize) -> &mut [f32] {
-        let piece = self.pieces[segment].as_deref_mut();
+    pub(super) fn piece_mut(&mut self, segment: usize) -> ViewMut<'_> {
+        let piece = self.pieces[segment].as_mut().map(Held::view_mut);
         piece.unwrap_or_else(|| panic!("segment {segment} was not gathered"))
     }
     pub(super) fn has(&self, segment: usize) -> bool {
@@ -186,7 +187,7 @@ impl Flat {
     pub(super) fn release(&mut self, segment: usize, pool: &mut Pool) {
         pool.release(&mut self.pieces[segment]);
     }
-    pub(super) fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        self.pieces.iter_mut().filter_map(|piece| piece.as_deref_mut())
+    pub(super) fn pieces_mut(&mut self) -> impl Iterator<Item = ViewMut<'_>> {
+        self.pieces.iter_mut().flatten().map(Held::view_mut)
     }
 }

@@ -8,6 +8,7 @@
 use super::buffers::{Held, Pool};
 use super::experts::ExpertSlot;
 use super::offload::Away;
+use super::values::View;
 
 /// A buffer that is first a rank's summand and then, when a collective delivered, the sum over the tensor group.
 #[derive(Debug)]
@@ -173,18 +174,18 @@ impl Slot {
 
     /// What the body of a sublayer reads, `[tokens, hidden]`: what was gathered for it, or the output of the norm of sublayer
     /// `normed`; without a norm before bodies, the residual stream.
-    pub(super) fn body_input(&self, sublayer: usize, normed: usize, sequence_parallel: bool) -> &[f32] {
+    pub(super) fn body_input(&self, sublayer: usize, normed: usize, sequence_parallel: bool) -> View<'_> {
         if sequence_parallel {
-            return self.sublayers[sublayer].gathered.as_deref().expect("the body's input was gathered");
+            return self.sublayers[sublayer].gathered.as_ref().expect("the body's input was gathered").view();
         }
         let Sublayer { input, output, .. } = &self.sublayers[normed];
-        output.as_deref().or(input.as_deref()).expect("the body's input was computed")
+        output.as_ref().or(input.as_ref()).expect("the body's input was computed").view()
     }
 
     /// The gradient of a body's output, `[tokens, hidden]`.
-    pub(super) fn output_gradient(&self, sublayer: usize) -> &[f32] {
-        let gradient = self.sublayers[sublayer].output_gradient.as_deref();
-        gradient.or(self.residual_gradient.as_deref()).expect("the gradient of the body's output")
+    pub(super) fn output_gradient(&self, sublayer: usize) -> View<'_> {
+        let gradient = self.sublayers[sublayer].output_gradient.as_ref();
+        gradient.or(self.residual_gradient.as_ref()).expect("the gradient of the body's output").view()
     }
 
     /// Gives every buffer back.

@@ -60,8 +60,10 @@ impl RankState {
                 let site = self.site(payload);
                 let layers = self.program.chunk(site.chunk).first_layer;
                 let (rank, branches) = (self.rank, self.dims.branches);
-                let held = activation(self.slot(site.chunk, site.microbatch), site, layers, branches);
-                held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()))
+                let index = self.slot_index(self.local(site.chunk), site.microbatch);
+                let held = self.slots[index].as_ref().and_then(|slot| activation(slot, site, layers, branches));
+                let held = held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()));
+                held.view().staged(&mut self.joined)
             }
             Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
                 let OverReplicas { rank, formats, parameters, joined, .. } = self.over_replicas(payload);
@@ -100,7 +102,7 @@ impl RankState {
                 for (_, parameters) in &self.chunks {
                     let places = parameters.places.replicated(sequence, by_head).into_iter();
                     for seen in places.filter_map(|place| parameters.visible(place)) {
-                        self.joined.extend_from_slice(parameters.seen(seen));
+                        parameters.seen(seen).append_to(&mut self.joined);
                     }
                 }
                 &self.joined
@@ -108,7 +110,8 @@ impl RankState {
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
                 let parameters = &self.chunks[local].1;
-                parameters.visible(place).map_or(&[], |seen| parameters.seen(seen))
+                let seen = parameters.visible(place).map(|seen| parameters.seen(seen));
+                seen.map_or(&[], |seen| seen.staged(&mut self.joined))
             }
             Payload::GradientNorm => {
                 self.norm_halves = halves(self.squared_norm);
@@ -157,7 +160,7 @@ impl RankState {
                     for seen in places.into_iter().filter_map(|place| parameters.visible(place)).collect::<Vec<_>>() {
                         let gradients = parameters.seen_mut(seen);
                         let (part, after) = rest.split_at(gradients.len());
-                        gradients.copy_from_slice(part);
+                        gradients.copy_from(part);
                         rest = after;
                     }
                 }
@@ -167,7 +170,7 @@ impl RankState {
                 let (local, place) = self.tied();
                 let parameters = &mut self.chunks[local].1;
                 if let Some(seen) = parameters.visible(place) {
-                    parameters.seen_mut(seen).copy_from_slice(result);
+                    parameters.seen_mut(seen).copy_from(result);
                 }
             }
             Payload::GradientNorm => {
@@ -197,7 +200,7 @@ impl RankState {
         self.pool.release(&mut self.departing);
         let departing = self.departing.insert(held);
         self.pool.relabel(departing, BufferKind::Communication);
-        departing
+        departing.view().staged(&mut self.joined)
     }
 
     /// Takes the boundary tensor of a message to this rank.
@@ -255,7 +258,7 @@ impl RankState {
             }
             (UnitTensor::LossStatistics, CollectiveKind::AllGather) => {
                 let mut all = pool.take_single(BufferKind::Logits, result.len());
-                all.copy_from_slice(result);
+                all.view_mut().copy_from(result);
                 slot.head.all_statistics = Some(all);
             }
             (tensor, kind) => panic!("{}: no {} of {tensor:?}", self.rank, kind.name()),
@@ -315,21 +318,21 @@ fn halves(number: f64) -> [f32; 2] {
 }
 
 /// What a slot has for a collective.
-fn activation(slot: &Slot, site: Site, first_layer: u32, branches: ParallelBranches) -> Option<&[f32]> {
+fn activation(slot: &Slot, site: Site, first_layer: u32, branches: ParallelBranches) -> Option<&Held> {
     match site.tensor {
-        UnitTensor::Output => slot.branch.as_ref().map(|sum| &*sum.data),
+        UnitTensor::Output => slot.branch.as_ref().map(|sum| &sum.data),
         UnitTensor::Input => {
             let index = sublayer(slot, site.unit, first_layer);
             // With one norm for both branches, the second reads the first's.
             let in_layers = index < 2 * slot.attention.len();
             let shared = branches == ParallelBranches::OneNorm && in_layers;
-            slot.sublayers[if shared { index & !1 } else { index }].output.as_deref()
+            slot.sublayers[if shared { index & !1 } else { index }].output.as_ref()
         }
-        UnitTensor::OutputGradient => slot.residual_gradient.as_deref(),
+        UnitTensor::OutputGradient => slot.residual_gradient.as_ref(),
         UnitTensor::InputGradient => {
-            slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &*sum.data)
+            slot.sublayers[sublayer(slot, site.unit, first_layer)].input_gradient.as_ref().map(|sum| &sum.data)
         }
-        UnitTensor::LossStatistics => slot.head.statistics.as_deref(),
+        UnitTensor::LossStatistics => slot.head.statistics.as_ref(),
         UnitTensor::Logits => panic!("{site:?} is refused before it is loaded"),
         UnitTensor::KeysAndValues
         | UnitTensor::Heads
@@ -356,7 +359,7 @@ fn replace(sum: &mut Sum, pool: &mut Pool, result: &[f32], part: usize) {
     assert!(!sum.whole, "a sum was delivered twice");
     assert_eq!(result.len(), part, "size of a reduced activation");
     if sum.data.len() == result.len() {
-        sum.data.copy_from_slice(result);
+        sum.data.view_mut().copy_from(result);
     } else {
         let smaller: Held = pool.copy(BufferKind::Activations, result);
         pool.give(std::mem::replace(&mut sum.data, smaller));

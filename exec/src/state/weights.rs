@@ -27,6 +27,7 @@
 //!
 //! Plain norms have neither weight nor bias. Layers count from 0 through the whole model. The vocabulary is not padded here.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -55,7 +56,7 @@ pub struct Part<'a> {
     /// Where in the slice, flattened row-major, `data` begins. Zero unless optimizer state is divided over replicas.
     pub first: usize,
     /// The elements.
-    pub data: &'a [f32],
+    pub data: Cow<'a, [f32]>,
 }
 
 /// Named tensors: the weights of a model, or one moment of each.
@@ -250,7 +251,13 @@ mod tests {
             for piece in [0..length / 2, length / 2..length] {
                 let mut data = vec![f32::NAN; piece.len()];
                 source.read("w", &slice, piece.start, &mut data);
-                target.put(&Part { name: "w", shape: &[4, 6], slice: &slice, first: piece.start, data: &data });
+                target.put(&Part {
+                    name: "w",
+                    shape: &[4, 6],
+                    slice: &slice,
+                    first: piece.start,
+                    data: Cow::Borrowed(&data),
+                });
             }
         }
         let mut wanted = whole;

@@ -4,13 +4,13 @@ use ir::program::{BufferKind, Pass, Unit};
 use ir::{ParallelBranches, Recompute};
 
 use super::Progress;
+use super::arithmetic::{accumulate, all_finite};
 use super::buffers::{Held, Pool};
 use super::dimensions::Dimensions;
 use super::parameters::Parameters;
 use super::routing::Routes;
 use super::slot::{Slot, Stage, Sum};
 use crate::kernels::attention::AttentionWorkspace;
-use crate::kernels::elementwise::accumulate;
 
 /// Tokens of a microbatch.
 #[derive(Debug, Default)]
@@ -191,7 +191,7 @@ impl Work<'_> {
     /// Leaves a body's output as the branch, whole if this rank is alone in its tensor group.
     pub(super) fn leave_branch(&mut self, mut data: Held, of: &'static str) -> Result<(), Suspect> {
         self.dims.formats.round(&mut data);
-        let finite = super::all_finite(&data);
+        let finite = all_finite(&data, of);
         assert!(self.slot.branch.is_none(), "a branch was left unread before the output of {of}");
         self.slot.branch = Some(Sum { data, whole: self.dims.alone() });
         if finite { Ok(()) } else { Err(Suspect(of)) }
@@ -205,7 +205,7 @@ impl Work<'_> {
             match kept {
                 Some(gradient) => self.pool.relabel(gradient, BufferKind::Activations),
                 none => {
-                    let gradient = self.slot.residual_gradient.as_deref().expect("the residual gradient arrived");
+                    let gradient = self.slot.residual_gradient.as_ref().expect("the residual gradient arrived");
                     *none = Some(self.pool.copy(BufferKind::Activations, gradient));
                 }
             }
@@ -237,7 +237,7 @@ pub(super) fn take_residual(slot: &mut Slot, pool: &mut Pool, dims: &Dimensions,
     assert!(whole, "a branch was read before it was summed over the tensor group");
     if let Some(latest) = slot.latest {
         let before = &mut slot.sublayers[latest].input;
-        accumulate(&mut data, before.as_deref().expect("the residual stream before the branch"));
+        accumulate(&mut data, before.as_ref().expect("the residual stream before the branch"));
         dims.formats.round(&mut data);
         let in_layers = latest < 2 * slot.attention.len();
         if latest % 2 == 1 && in_layers && (latest / 2 < discarding || dims.side_by_side()) {

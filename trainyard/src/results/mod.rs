@@ -133,6 +133,9 @@ pub struct RunReport {
     pub plan: PlanSummary,
     /// Where its ranks were, and what joined them.
     pub ranks: String,
+    /// What they computed on, where that was not this machine's cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<String>,
     /// What they were trained on.
     pub text: String,
     /// What stopped the ranks each time that they were started again.
@@ -174,7 +177,7 @@ pub struct RunReport {
     pub gradient_norm: Vec<f64>,
     /// Tokens of the global batch per second, without padding.
     pub tokens_per_second: f64,
-    /// More work than cores: times then say nothing about accuracy.
+    /// More work than cores, or several ranks to a device: times then say nothing about accuracy.
     pub oversubscribed: bool,
     /// Cores that the process may use.
     pub cores: u32,

@@ -48,7 +48,7 @@ pub use data::{DataChoice, Documents, ReportChoice, ReportFormat, TextFiles};
 pub use failures::{CheckpointChoice, CheckpointInterval, CheckpointStorage, FailureChoice, FailureRate};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
 pub(crate) use print::{Draft, Training, differences};
-pub use run::{CheckpointFolder, OnLoss, RunChoice};
+pub use run::{CheckpointFolder, DeviceChoice, OnLoss, RunChoice};
 pub use schema::schema;
 pub use size::{SizeChoice, SizeQuestion};
 pub use training::StackChoice;

@@ -4,6 +4,7 @@
 //! [run]
 //! checkpoints = "checkpoints"     # a folder
 //! every = 100                     # iterations
+//! device = "cuda"                 # what ranks compute on
 //! ```
 
 use exec::runtime::OnFailure;
@@ -20,6 +21,46 @@ pub struct RunChoice {
     pub on_loss: OnLoss,
     /// From how many times the work of its like a rank counts as slow.
     pub slow_rank: Option<f64>,
+    /// What ranks compute on.
+    pub device: DeviceChoice,
+}
+
+/// What the ranks of a run compute on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeviceChoice {
+    /// The cores of this machine.
+    #[default]
+    Cpu,
+    /// Its NVIDIA GPUs.
+    Cuda {
+        /// Ranks on each GPU.
+        ranks_per_gpu: u32,
+    },
+}
+
+impl DeviceChoice {
+    /// By its word in a scenario, with so many ranks to a GPU (one where nothing is said).
+    ///
+    /// # Errors
+    /// What is wrong with that, as key, message and hint.
+    pub fn of(word: &str, ranks_per_gpu: Option<u32>) -> Result<Self, ir::Problem> {
+        match (word, ranks_per_gpu) {
+            ("cpu", None) => Ok(Self::Cpu),
+            ("cpu", Some(_)) => {
+                let problem = ir::Problem::new("run.ranks_per_gpu", "says nothing where the CPU computes");
+                Err(problem.hint("set device = \"cuda\", or leave it out"))
+            }
+            ("cuda", Some(0)) => {
+                let problem = ir::Problem::new("run.ranks_per_gpu", "no rank computes on a GPU with 0 ranks");
+                Err(problem.hint("1 gives each rank a GPU of its own"))
+            }
+            ("cuda", ranks) => Ok(Self::Cuda { ranks_per_gpu: ranks.unwrap_or(1) }),
+            (other, _) => {
+                let problem = ir::Problem::new("run.device", format!("there is no device `{other}`"));
+                Err(problem.hint("it is cpu or cuda"))
+            }
+        }
+    }
 }
 
 /// A folder of checkpoints.
@@ -56,6 +97,8 @@ pub(super) const ON_LOSS: [(&str, OnLoss); 3] = [
 ];
 pub(super) const ON_FAILURE: [(&str, OnFailure); 2] = [("stop", OnFailure::Stop), ("continue", OnFailure::Continue)];
 
+const DEVICES: [(&str, &str); 2] = [("cpu", "cpu"), ("cuda", "cuda")];
+
 /// Iterations between two checkpoints, unless told otherwise.
 pub(super) const EVERY: u32 = 100;
 /// Checkpoints that stay, unless told otherwise.
@@ -79,7 +122,15 @@ pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>) -> Option<RunChoice> {
     let on_failure = table.get("on_failure").map_or(Some(OnFailure::Stop), |v| v.choice(&ON_FAILURE));
     let on_loss = table.get("on_loss").map_or(Some(OnLoss::SameRanks), |v| v.choice(&ON_LOSS));
     let slow_rank = table.get("slow_rank").map_or(Some(None), |v| v.number(1.05..=1000.0).map(Some));
+    let word = table.get("device").map_or(Some("cpu"), |v| v.choice(&DEVICES));
+    let ranks_per_gpu = table.get("ranks_per_gpu").map_or(Some(None), |v| v.count().map(Some));
     table.finish();
+    let device = match (word, ranks_per_gpu) {
+        (Some(word), Some(ranks)) => {
+            DeviceChoice::of(word, ranks).map_err(|problem| table.report_at("ranks_per_gpu", problem)).ok()
+        }
+        _ => None,
+    };
     if folder.is_none() {
         for key in ["every", "keep", "asynchronous", "on_failure"].into_iter().filter(|key| table.has(key)) {
             let message = "says nothing without a folder for checkpoints";
@@ -92,5 +143,5 @@ pub(super) fn read(root: &Table<'_>, sight: &Sight<'_>) -> Option<RunChoice> {
         None => None,
         Some(path) => Some(CheckpointFolder { path: path?, every, keep, asynchronous, on_failure }),
     };
-    Some(RunChoice { checkpoints, on_loss: on_loss?, slow_rank: slow_rank? })
+    Some(RunChoice { checkpoints, on_loss: on_loss?, slow_rank: slow_rank?, device: device? })
 }

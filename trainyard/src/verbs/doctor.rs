@@ -84,14 +84,17 @@ fn gpus() -> Vec<Finding> {
         let state = if library.is_ready() { FindingState::Good } else { FindingState::Warning };
         finding(subject, state, library.to_string())
     };
+    let usable = found.usable().is_ok();
     let of_gpu = |(number, gpu): (usize, &exec::cuda::Gpu)| {
         let (major, minor) = gpu.capability;
         let memory = ir::Bytes::new(gpu.memory);
         let words = format!("{number}: {}, compute capability {major}.{minor}, {memory}", gpu.name);
         if major < 8 {
             finding("gpu", FindingState::Warning, format!("{words}: too old, the kernels need 8.0 or newer"))
+        } else if !usable {
+            finding("gpu", FindingState::Warning, format!("{words}: not without the libraries that are missing below"))
         } else {
-            finding("gpu", FindingState::Good, format!("{words}: kernels can run; `run` is on the CPU still"))
+            finding("gpu", FindingState::Good, format!("{words}: `run --device cuda` trains on it"))
         }
     };
     let driver = finding("driver", FindingState::Good, found.driver.to_string());

@@ -1,4 +1,4 @@
-//! `run`: real training on this machine's cores.
+//! `run`: real training on this machine's cores or GPUs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec::data::{Dataset, Text, generate};
+use exec::device::Devices;
 use exec::runtime::{CpuBackend, CpuOptions, Slow, Stragglers};
 use exec::{Processes, Recovery};
 use ir::{Backend as _, BackendError, IterationOutcome, Timeline, VerifiedProgram, Workload};
@@ -13,7 +14,7 @@ use sched::StaticController;
 
 use crate::job::{Decision, Job};
 use crate::results::{Header, PlanSummary, RunReport};
-use crate::scenario::{DataChoice, Loaded};
+use crate::scenario::{DataChoice, DeviceChoice, Loaded};
 use crate::verbs::doctor::available_cores;
 use crate::verbs::keeping::{self, Keeping};
 use crate::verbs::pace::Pace;
@@ -30,7 +31,7 @@ const GENERATED_BYTES: usize = 1 << 20;
 /// checkpoints ends an interrupt with the iteration under way, and keeps the state after that.
 ///
 /// # Errors
-/// [`Error::Input`] with every reason why this machine's cores cannot, or why no checkpoint can be used,
+/// [`Error::Input`] with every reason why this machine's cores or GPUs cannot, or why no checkpoint can be used,
 /// [`Error::Infeasible`] if the plan does not fit into the devices' memory, [`Error::Run`] with what stopped it.
 pub fn run(loaded: &Loaded, context: &Context<'_>) -> Result<RunReport, Error> {
     run_from(loaded, None, context)
@@ -72,7 +73,9 @@ pub(crate) fn report(
     let scenario = &job.loaded.scenario;
     // A run that keeps its state ends with an iteration; the person who cannot wait asks twice.
     let interrupt = if keeping.keeps() { Arc::default() } else { Arc::clone(&context.interrupt) };
-    let options = CpuOptions { interrupt, ..CpuOptions::default() };
+    let devices = devices(job.loaded)?;
+    let computing = devices.as_ref().map(|devices| devices.words(program.world()));
+    let options = CpuOptions { interrupt, devices, ..CpuOptions::default() };
     let (cluster, text) = (scenario.cluster.clone(), text(job.loaded)?);
     let (tokens, trained_on) = trained(&text, &scenario.workload);
     let words = ranks.words(job, program);
@@ -112,6 +115,7 @@ pub(crate) fn report(
         header: Header::new("run", &scenario.name),
         plan: PlanSummary::of(&decision.plan),
         ranks: words,
+        devices: computing,
         text: trained_on,
         lost: backend
             .recovery()
@@ -249,6 +253,30 @@ impl Ranks {
         let links = if emulated { "; links between nodes are not emulated, but those of this machine" } else { "" };
         format!("{}{links}", processes.how())
     }
+}
+
+/// The devices that a scenario asks for; none for this machine's cores.
+fn devices(loaded: &Loaded) -> Result<Option<Arc<dyn Devices>>, Error> {
+    match loaded.scenario.run.device {
+        DeviceChoice::Cpu => Ok(None),
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda { ranks_per_gpu } => {
+            Ok(Some(Arc::new(exec::cuda::Gpus { ranks_per_gpu, cache: kernel_cache() })))
+        }
+        #[cfg(not(feature = "cuda"))]
+        DeviceChoice::Cuda { .. } => {
+            let problem = ir::Problem::new("run.device", "this program was built without the feature `cuda`");
+            Err(loaded.error(vec![problem.hint("build it with its default features")]))
+        }
+    }
+}
+
+/// Where programs of this person keep what can be made again.
+#[cfg(feature = "cuda")]
+fn kernel_cache() -> Option<std::path::PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).map(std::path::PathBuf::from).filter(|path| path.is_absolute());
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(caches.join("trainyard").join("kernels"))
 }
 
 /// What is trained on.

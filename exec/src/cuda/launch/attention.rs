@@ -45,7 +45,7 @@ fn shape_arguments(shape: Attention) -> Vec<Argument> {
         shape.query_heads.into(),
         shape.key_heads.into(),
         shape.head_dim.into(),
-        NO_WINDOW.into(),
+        shape.window.min(NO_WINDOW).into(),
         shape.softmax_scale.into(),
     ]
 }

@@ -155,7 +155,7 @@ fn groups_of_ranks_exchange_what_they_should() {
     let Some([whole, _]) = machine::build() else {
         return skip("groups_of_ranks_exchange_what_they_should", "there is no compiler for C++ (c++)");
     };
-    let answer = machine::run(whole, "collectives::groups", &[("MACHINE_SHARED", "1")]);
+    let answer = machine::run(whole, "collectives::groups", &[]);
     assert!(answer.ok, "{}", answer.words);
     assert_eq!(answer.words, "12");
 }

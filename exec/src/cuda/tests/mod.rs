@@ -6,6 +6,7 @@ mod machine;
 mod probing;
 mod signatures;
 mod sources;
+mod training;
 
 /// Says that a test could not run here.
 #[expect(clippy::print_stderr, reason = "how a test says that it did not run")]

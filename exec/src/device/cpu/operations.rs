@@ -35,6 +35,14 @@ pub(super) fn run(table: &mut Table, workspace: &mut AttentionWorkspace, operati
                 activation::swiglu_backward(gate, up, d_out, d_gate, d_up);
             });
         }
+        Operation::GegluForward { kind, gate, up, out } => {
+            table.with([gate, up], [out], |[gate, up], [out]| activation::geglu_forward(kind.gelu(), gate, up, out));
+        }
+        Operation::GegluBackward { kind, gate, up, d_out, d_gate, d_up } => {
+            table.with([gate, up, d_out], [d_gate, d_up], |[gate, up, d_out], [d_gate, d_up]| {
+                activation::geglu_backward(kind.gelu(), gate, up, d_out, d_gate, d_up);
+            });
+        }
         Operation::ActivationForward { kind, x, y } => {
             table.with([x], [y], |[x], [y]| activation::gelu_forward(kind.gelu(), x, y));
         }

@@ -237,13 +237,21 @@ fn activations(b: &mut Bench<'_>) {
         b.check("activation", out);
         b.run(Operation::ActivationBackward { kind, x: gate, dy: d_out, dx: d_gate });
         b.check("gradient of the activation", d_gate);
+        b.run(Operation::GegluForward { kind, gate, up, out });
+        b.run(Operation::GegluBackward { kind, gate, up, d_out, d_gate, d_up });
+        b.check("geglu", out);
+        b.check("gradient of the gate of a GELU", d_gate);
+        b.check("gradient of what it gates", d_up);
     }
 }
 
 fn attention_shape(b: &mut Bench<'_>) -> Attention {
     let key_heads = b.cases.size(1, 2);
     let dim = [8, 24, 64, 80, 128][b.cases.size(0, 4)];
-    Attention::new(b.cases.size(1, 2), b.cases.size(1, 150), key_heads * b.cases.size(1, 3), key_heads, dim)
+    let window = [usize::MAX, b.cases.size(1, 160)][b.cases.size(0, 1)];
+    let shape =
+        Attention::new(b.cases.size(1, 2), b.cases.size(1, 150), key_heads * b.cases.size(1, 3), key_heads, dim);
+    Attention { window, ..shape }
 }
 
 fn attention_tensors(b: &mut Bench<'_>, shape: Attention) -> AttentionTensors {

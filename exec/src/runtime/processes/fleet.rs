@@ -89,6 +89,8 @@ pub struct Processes {
     events: Receiver<(usize, Event)>,
     children: Children,
     how: String,
+    /// Ranks of the host that has the most.
+    pub(super) most_on_a_host: u32,
     watchfulness: Watchfulness,
     work: Option<Work>,
     iteration: u64,
@@ -160,6 +162,7 @@ impl Processes {
         }
         let reported = vec![false; members.len()];
         Ok(Self {
+            most_on_a_host: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,
             events,
             children,
@@ -238,6 +241,11 @@ impl Processes {
     #[must_use]
     pub fn world(&self) -> u32 {
         u32::try_from(self.members.len()).expect("ranks are u32")
+    }
+
+    /// How many ranks the host has that has the most.
+    pub(in crate::runtime) const fn on_a_host(&self) -> u32 {
+        self.most_on_a_host
     }
 
     /// Process ids of the ranks, by rank; empty if others started them.

@@ -12,7 +12,7 @@ use super::join::{self, Door};
 use super::serve::{Build, Ended};
 use super::socket::Socket;
 use super::wire::{self, Answer, Command, FROM_STRANGERS, Hello, Peers};
-use super::{Watchfulness, train};
+use super::{Watchfulness, train_at};
 use crate::runtime::worker::Worker;
 
 /// How long someone who connects has to say who it is.
@@ -57,7 +57,7 @@ impl Place {
 /// # Errors
 /// If the coordinator or another rank could not be reached in time.
 pub fn take_part(place: &Place, watchfulness: &Watchfulness) -> std::io::Result<Ended> {
-    take_part_as(place, watchfulness, train)
+    take_part_as(place, watchfulness, train_at(place.device))
 }
 
 pub(super) fn take_part_as<W: Worker>(
@@ -79,7 +79,7 @@ impl Processes {
     /// Every reason why they are not a run: who did not come, whose launcher counts another number of ranks, which two
     /// claim one device.
     pub fn gather(place: &Place, watchfulness: Watchfulness) -> Result<Self, BackendError> {
-        Self::gather_as(place, watchfulness, train)
+        Self::gather_as(place, watchfulness, train_at(place.device))
     }
 
     pub(super) fn gather_as<W: Worker>(
@@ -106,7 +106,9 @@ impl Processes {
         let (world, hosts) = (place.world, hosts.len());
         let how = format!("{world} processes of {hosts} host{}, over TCP", if hosts == 1 { "" } else { "s" });
         let addresses = addresses(place, &controls, &hellos);
+        let most = hellos.iter().map(|hello| hellos.iter().filter(|other| other.host == hello.host).count()).max();
         let mut processes = Self::new(controls, Children::default(), how, watchfulness)?;
+        processes.most_on_a_host = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(world);
         processes.welcome(|| Peers::At(addresses.clone()));
         processes.joined()?;
         processes.compare_clocks(|rank| hellos[rank].host != place.host)?;

@@ -60,18 +60,29 @@ pub fn serve_standard_input() -> std::io::Result<Ended> {
     serve::serve(Socket::Unix(stream), None, train)
 }
 
-/// The state of a rank that trains.
+/// The state of a rank that trains, where all ranks are of one host.
 pub(super) fn train(rank: Rank, program: &Arc<Program>, job: Job) -> Result<RankState, String> {
+    train_on(rank.raw(), rank, program, job)
+}
+
+/// The same of the rank that is so many of its host.
+fn train_at(index: u32) -> impl serve::Build<RankState> {
+    move |rank, program: &Arc<Program>, job| train_on(index, rank, program, job)
+}
+
+fn train_on(index: u32, rank: Rank, program: &Arc<Program>, job: Job) -> Result<RankState, String> {
+    let device = job.devices.clone().map(|devices| devices.open(index)).transpose();
+    let device = device.map_err(|error| error.to_string())?;
     let verified = VerifiedProgram::new(Program::clone(program));
     let verified =
         verified.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let verified = Arc::new(verified);
     if let Some((folder, files)) = &job.checkpoint {
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
-        return from_checkpoint(&verified, rank, std::path::Path::new(folder), &files);
+        return from_checkpoint(&verified, rank, (std::path::Path::new(folder), &files), device);
     }
     let weights = job.weights.map(Tensors::weights);
-    let mut state = RankState::new(&verified, rank, weights.as_ref());
+    let mut state = RankState::on(&verified, rank, weights.as_ref(), device);
     if let Some(moments) = job.moments {
         let [first, second] = moments.map(Tensors::weights);
         state.load_moments(&first, &second);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::socket::Socket;
 use crate::checkpoint::Written;
 use crate::data::Batch;
+use crate::device::Elsewhere;
 use crate::runtime::options::Fault;
 use crate::runtime::script::Script;
 use crate::runtime::shared::Report;
@@ -56,6 +57,8 @@ pub(in crate::runtime) struct Job {
     pub(in crate::runtime) program: String,
     pub(in crate::runtime) slowdown: f64,
     pub(in crate::runtime) faults: Vec<Fault>,
+    /// What it computes on, if not on the processor.
+    pub(in crate::runtime) devices: Option<Elsewhere>,
     /// Weights to begin with, in place of those drawn from the seed.
     pub(in crate::runtime) weights: Option<Tensors>,
     /// Both moments of each.
@@ -173,8 +176,13 @@ impl Saved {
         }
     }
     pub(super) fn put_into(&self, snapshot: &mut Snapshot) {
-        let part =
-            Part { name: &self.name, shape: &self.shape, slice: &self.slice, first: self.first, data: &self.data };
+        let part = Part {
+            name: &self.name,
+            shape: &self.shape,
+            slice: &self.slice,
+            first: self.first,
+            data: (&self.data).into(),
+        };
         snapshot.put(self.kept, &part);
     }
 }

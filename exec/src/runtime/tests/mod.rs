@@ -159,7 +159,7 @@ impl Worker for Fake {
     fn save(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
         let name = format!("rank{}", self.rank.raw());
         let slice = std::slice::from_ref(&(0..1));
-        put(Kept::Weight, &Part { name: &name, shape: &[1], slice, first: 0, data: &self.tensor[..1] });
+        put(Kept::Weight, &Part { name: &name, shape: &[1], slice, first: 0, data: (&self.tensor[..1]).into() });
     }
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * (self.tensor.len() + self.got.len()) as u64)

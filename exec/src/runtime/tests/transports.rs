@@ -10,6 +10,7 @@ use ir::{BackendError, ChunkId, MicrobatchId, Program, Rank, RoleId, StageId, Ze
 use super::training::{model, train, workload};
 use super::{BYTES, ELEMENTS, Fake, Log, collective, domain, message, milliseconds, program, relay, seven, taken};
 use crate::data::generate;
+use crate::device::{CpuDevices, Devices};
 use crate::runtime::crew::{Crew, Plan};
 use crate::runtime::options::{CpuOptions, Fault, FaultKind};
 use crate::runtime::processes::tests::{over_tcp, over_unix};
@@ -73,6 +74,7 @@ fn try_start(
         program: text.clone(),
         slowdown: 1.0,
         faults: options.faults.clone(),
+        devices: None,
         weights: None,
         moments: None,
         checkpoint: None,
@@ -288,16 +290,22 @@ fn an_interrupt_ends_the_iteration() {
 }
 
 /// Trains under `division`, and after a change under another one, over a carrier.
-fn trained(carrier: Carrier, division: &Division, then: &Division) -> (Vec<f64>, Snapshot) {
+fn trained(
+    carrier: Carrier,
+    division: &Division,
+    then: &Division,
+    devices: Option<Arc<dyn Devices>>,
+) -> (Vec<f64>, Snapshot) {
     let program = |division| programs::program(&model(), &workload(), division);
     let (first, second) = (program(division), program(then));
     let (world, watchfulness) = (first.world(), Watchfulness::default());
     let (cluster, text) = (domain(&vec![1.0; world as usize]), generate(1, 30_000));
     let build = crate::runtime::processes::train;
+    let options = CpuOptions { devices, ..CpuOptions::default() };
     let mut backend = match carrier {
-        Carrier::Threads => CpuBackend::new(cluster, text, CpuOptions::default()),
-        Carrier::Unix => CpuBackend::over(cluster, text, CpuOptions::default(), over_unix(world, watchfulness, build)),
-        Carrier::Tcp => CpuBackend::over(cluster, text, CpuOptions::default(), over_tcp(world, watchfulness, build)),
+        Carrier::Threads => CpuBackend::new(cluster, text, options),
+        Carrier::Unix => CpuBackend::over(cluster, text, options, over_unix(world, watchfulness, build)),
+        Carrier::Tcp => CpuBackend::over(cluster, text, options, over_tcp(world, watchfulness, build)),
     };
     let mut losses = train(&mut backend, first, 0..3);
     losses.extend(train(&mut backend, second, 3..5));
@@ -313,11 +321,24 @@ fn every_carrier_trains_the_same_bits() {
     let tensor = Division { tensor: 2, sequence_parallel: true, data: 2, zero: ZeroStage::Zero1, ..base };
     let both = Division { tensor: 2, positions: 2, overlap: true, ..base };
     for (division, then) in [(data, pipeline), (pipeline, tensor), (tensor, split), (split, both), (both, data)] {
-        let expect = trained(Carrier::Threads, &division, &then);
+        let expect = trained(Carrier::Threads, &division, &then, None);
         for carrier in [Carrier::Unix, Carrier::Tcp] {
-            let got = trained(carrier, &division, &then);
+            let got = trained(carrier, &division, &then, None);
             assert_eq!(got.0, expect.0, "losses of {division:?} and {then:?} over {carrier:?}");
             assert!(got.1 == expect.1, "weights or moments of {division:?} and {then:?} over {carrier:?} differ");
         }
     }
+}
+
+#[test]
+fn ranks_on_devices_train_the_same_bits_over_every_carrier() {
+    let division = Division { data: 2, positions: 2, zero: ZeroStage::Zero1, microbatches: 2, ..Division::ONE };
+    let then = Division { tensor: 2, data: 2, overlap: true, microbatches: 2, ..Division::ONE };
+    let on = |carrier| trained(carrier, &division, &then, Some(Arc::new(CpuDevices)));
+    let expect = on(Carrier::Threads);
+    for carrier in [Carrier::Unix, Carrier::Tcp] {
+        assert!(on(carrier) == expect, "over {carrier:?}");
+    }
+    let host = trained(Carrier::Threads, &division, &then, None);
+    super::training::assert_close(&expect.0, &host.0, "on devices");
 }

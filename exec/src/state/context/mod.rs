@@ -15,6 +15,7 @@ mod exchange;
 use ir::{ContextMethod, Mesh};
 
 use super::dimensions::size;
+use super::values::{View, ViewMut};
 
 /// How sequences are divided over a context group, and what of them one rank holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,15 +89,31 @@ impl Division {
     }
 
     /// Cuts a tensor of `[tokens, ...]` into this rank's pieces, each with the position at which it begins.
-    pub(super) fn each_mut<'a>(&self, data: &'a mut [f32]) -> impl Iterator<Item = (usize, &'a mut [f32])> {
-        let length = (data.len() / self.pieces.len()).max(1);
-        self.pieces.clone().into_iter().zip(data.chunks_exact_mut(length))
+    pub(super) fn views_mut<'a>(&self, data: ViewMut<'a>) -> impl Iterator<Item = (usize, ViewMut<'a>)> {
+        let length = data.len() / self.pieces.len();
+        let mut rest = Some(data);
+        self.pieces.clone().into_iter().map_while(move |first| {
+            let (piece, after) = rest.take()?.split_at(length);
+            rest = Some(after);
+            Some((first, piece))
+        })
     }
 
     /// The same, to read.
-    pub(super) fn each<'a>(&self, data: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
-        let length = (data.len() / self.pieces.len()).max(1);
-        self.pieces.clone().into_iter().zip(data.chunks_exact(length))
+    pub(super) fn views<'a>(&self, data: View<'a>) -> impl Iterator<Item = (usize, View<'a>)> {
+        let length = data.len() / self.pieces.len();
+        let piece = move |(index, first)| (first, data.part(index * length..(index + 1) * length));
+        self.pieces.clone().into_iter().enumerate().map(piece)
+    }
+
+    /// The same in host memory.
+    fn each_mut<'a>(&self, data: &'a mut [f32]) -> impl Iterator<Item = (usize, &'a mut [f32])> {
+        self.views_mut(data.into()).map(|(first, piece)| (first, piece.host()))
+    }
+
+    /// The same, to read.
+    fn each<'a>(&self, data: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
+        self.views(data.into()).map(|(first, piece)| (first, piece.host()))
     }
 }
 

@@ -64,7 +64,8 @@ impl Work<'_> {
                 &d_output[outer.clone()],
                 &mut d_activated[inner.clone()],
             );
-            let bias = places.down.bias.filter(|_| experts.tensor_index == 0).map(|bias| bias.of(&parameters.weights));
+            let bias =
+                places.down.bias.filter(|_| experts.tensor_index == 0).map(|bias| bias.of(&parameters.weights).host());
             for row in rows {
                 let (inside, outside) = (row * experts.ffn..(row + 1) * experts.ffn, row * hidden..(row + 1) * hidden);
                 let d_output = &mut d_output[outside];
@@ -105,7 +106,7 @@ impl Work<'_> {
         let (wide, gate_wide) = feed.widths();
         let weights = &self.parameters.weights;
         let mut d_activated = self.pool.take(BufferKind::Workspace, wide);
-        let dy = self.slot.output_gradient(2 * layer + 1);
+        let dy = self.slot.output_gradient(2 * layer + 1).host();
         feed.backward_activated(places, weights, dy, &mut d_activated);
         let (mut d_gate, mut d_up) = (self.pool.take(kind, gate_wide), self.pool.take(kind, wide));
         let mut dx = self.pool.take(BufferKind::Workspace, dims.activation());
@@ -168,8 +169,8 @@ impl Work<'_> {
         let slot = &mut self.slot.mlp[layer];
         let take = [&mut slot.activated, &mut slot.d_gate, &mut slot.d_up];
         let [activated, d_gate, d_up] = take.map(|held| held.take().expect("left by the input pass"));
-        let dy = self.slot.output_gradient(2 * layer + 1);
-        let x = self.slot.body_input(2 * layer + 1, 2 * layer + 1, self.dims.sequence_parallel);
+        let dy = self.slot.output_gradient(2 * layer + 1).host();
+        let x = self.slot.body_input(2 * layer + 1, 2 * layer + 1, self.dims.sequence_parallel).host();
         feed.backward_weight(places, x, &activated, (&d_gate, &d_up, dy), &mut self.parameters.gradients);
         for held in [activated, d_gate, d_up] {
             self.pool.give(held);

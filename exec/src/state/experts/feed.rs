@@ -49,24 +49,24 @@ impl Feed {
         (gate, up, activated): (&mut [f32], &mut [f32], &mut [f32]),
         y: &mut [f32],
     ) {
-        places.up.forward(self.inward(), weights, x, up);
-        self.formats.round(up);
+        places.up.forward(self.inward(), weights, x, &mut *up);
+        self.formats.round(&mut *up);
         if let Some(place) = places.gate {
-            place.forward(self.inward(), weights, x, gate);
-            self.formats.round(gate);
+            place.forward(self.inward(), weights, x, &mut *gate);
+            self.formats.round(&mut *gate);
         }
         match self.mlp {
             MlpKind::SwiGlu => swiglu_forward(gate, up, activated),
             MlpKind::GeGlu => geglu_forward(self.gelu, gate, up, activated),
             MlpKind::Gelu => gelu_forward(self.gelu, up, activated),
         }
-        self.formats.round(activated);
+        self.formats.round(&mut *activated);
         places.down.forward(self.outward(), weights, activated, y);
     }
 
     /// The gradient of what the last product reads.
     pub(super) fn backward_activated(self, places: MlpPlaces, weights: &Flat, dy: &[f32], d_activated: &mut [f32]) {
-        places.down.backward_input(self.outward(), weights, dy, Store::Overwrite, d_activated);
+        places.down.backward_input(self.outward(), weights, dy, Store::Overwrite, &mut *d_activated);
         self.formats.round(d_activated);
     }
 
@@ -84,11 +84,11 @@ impl Feed {
             MlpKind::GeGlu => geglu_backward(self.gelu, gate, up, d_activated, d_gate, d_up),
             MlpKind::Gelu => gelu_backward(self.gelu, up, d_activated, d_up),
         }
-        self.formats.round(d_gate);
-        self.formats.round(d_up);
-        places.up.backward_input(self.inward(), weights, d_up, Store::Overwrite, dx);
+        self.formats.round(&mut *d_gate);
+        self.formats.round(&mut *d_up);
+        places.up.backward_input(self.inward(), weights, &*d_up, Store::Overwrite, &mut *dx);
         if let Some(place) = places.gate {
-            place.backward_input(self.inward(), weights, d_gate, Store::Accumulate, dx);
+            place.backward_input(self.inward(), weights, &*d_gate, Store::Accumulate, &mut *dx);
         }
         self.formats.round(dx);
     }

@@ -91,7 +91,7 @@ impl Work<'_> {
         let mut gate = self.pool.take(BufferKind::Activations, gate_wide);
         let [mut up, mut activated] = [(); 2].map(|()| self.pool.take(BufferKind::Activations, wide));
         let mut branch = self.pool.take(BufferKind::Activations, dims.activation());
-        let x = self.slot.body_input(2 * layer + 1, 2 * layer + 1, dims.sequence_parallel);
+        let x = self.slot.body_input(2 * layer + 1, 2 * layer + 1, dims.sequence_parallel).host();
         feed.forward(places, &self.parameters.weights, x, (&mut gate, &mut up, &mut activated), &mut branch);
         if discards {
             for held in [gate, up, activated] {

@@ -30,7 +30,7 @@ impl Work<'_> {
         if let Some(place) = places.shared_gate {
             let mut gate = self.pool.take(BufferKind::Activations, dims.rows);
             for (gate, y) in gate.iter_mut().zip(y.chunks_exact(dims.hidden)) {
-                *gate = sigmoid(dot(y, place.of(weights))).0;
+                *gate = sigmoid(dot(y, place.of(weights).host())).0;
             }
             slot.shared_gate = Some(gate);
         }
@@ -91,7 +91,7 @@ impl Work<'_> {
         places.router.backward_input(shape, weights, &d_logits, Store::Accumulate, &mut dy.data);
         if let (Some(place), Some(d_gate)) = (places.shared_gate, &slot.d_shared_gate) {
             for (dy, &d_gate) in dy.data.chunks_exact_mut(dims.hidden).zip(&d_gate[..]) {
-                accumulate_scaled(dy, d_gate, place.of(weights));
+                accumulate_scaled(dy, d_gate, place.of(weights).host());
             }
         }
         dims.formats.round(&mut dy.data);
@@ -107,7 +107,7 @@ impl Work<'_> {
         places.router.backward_weight(shape, y, &d_logits, &mut self.parameters.gradients);
         self.pool.give(d_logits);
         if let (Some(place), Some(d_gate)) = (places.shared_gate, slot.d_shared_gate.take()) {
-            let gradient = place.of_mut(&mut self.parameters.gradients);
+            let gradient = place.of_mut(&mut self.parameters.gradients).host();
             for (y, &d_gate) in y.chunks_exact(self.dims.hidden).zip(&d_gate[..]) {
                 accumulate_scaled(gradient, d_gate, y);
             }

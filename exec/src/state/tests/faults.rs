@@ -56,7 +56,8 @@ fn a_gradient_that_is_not_finite_is_named() {
     let rank = &mut ranks.ranks[0];
     let parameters = &mut rank.chunks[0].1;
     let shard = parameters.shards.iter().find(|shard| shard.parameter.name == "layers.1.mlp.down.bias").unwrap();
-    parameters.gradients.piece_mut(shard.segment)[shard.range.start] = f32::INFINITY;
+    let piece = parameters.gradients.piece_mut(shard.segment).host();
+    piece[shard.range.start] = f32::INFINITY;
     let found = rank.gradient_norm().unwrap_err();
     assert_eq!(found.to_string(), "gradient of layers.1.mlp.down.bias in layer 1, iteration 0, rank 0");
     let before = ranks.weights();

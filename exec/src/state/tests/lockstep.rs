@@ -8,6 +8,7 @@ use ir::{Bytes, GroupId, MicrobatchId, Rank, VerifiedProgram};
 
 use super::super::{NotFinite, Progress, RankState, Weights};
 use crate::data::Batch;
+use crate::device::Device;
 
 type MessageKey = (Rank, Rank, u32, bool, MicrobatchId);
 
@@ -46,6 +47,14 @@ impl Lockstep {
     pub(super) fn new(program: &Arc<VerifiedProgram>, initial: Option<&Weights>) -> Self {
         let ranks = (0..program.world()).map(|rank| RankState::new(program, Rank::new(rank), initial)).collect();
         Self { program: Arc::clone(program), ranks }
+    }
+
+    /// With a device for each rank.
+    pub(super) fn on(program: &Arc<VerifiedProgram>, initial: Option<&Weights>, devices: &[Arc<dyn Device>]) -> Self {
+        let rank = |(rank, device): (u32, &Arc<dyn Device>)| {
+            RankState::on(program, Rank::new(rank), initial, Some(Arc::clone(device)))
+        };
+        Self { program: Arc::clone(program), ranks: (0..program.world()).zip(devices).map(rank).collect() }
     }
 
     /// One iteration; the mean loss.

@@ -4,6 +4,7 @@ mod divided;
 mod faults;
 mod gradients;
 mod lockstep;
+mod on_device;
 pub(crate) mod programs;
 mod reference;
 

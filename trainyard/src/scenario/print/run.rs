@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::{number, table, text, word};
-use crate::scenario::run::{ON_FAILURE, ON_LOSS, RunChoice};
+use crate::scenario::run::{DeviceChoice, ON_FAILURE, ON_LOSS, RunChoice};
 
 /// The section; `None` where nothing of it differs from having none.
 pub(super) fn run_table(run: &RunChoice) -> Option<Table> {
@@ -22,6 +22,9 @@ pub(super) fn run_table(run: &RunChoice) -> Option<Table> {
     }
     if let Some(factor) = run.slow_rank {
         all.insert("slow_rank".to_owned(), Value::Float(factor));
+    }
+    if let DeviceChoice::Cuda { ranks_per_gpu } = run.device {
+        all.extend(table([("device", text("cuda")), ("ranks_per_gpu", number(ranks_per_gpu))]));
     }
     Some(all)
 }
