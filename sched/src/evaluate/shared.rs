@@ -227,7 +227,7 @@ impl Shared {
             for (axis, place) in Axis::ALL.into_iter().zip(&mut seen.places) {
                 *place = place.filter(|_| is_of_passes(axis, zero));
                 if let Some(place) = place {
-                    place.first = stands_for(place.first);
+                    *place = place.with_devices(&mut stands_for);
                 }
             }
             if !set.contains(&seen) {
