@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use exec::data::{Dataset, Packing, TextBuilder, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use exec::state::{RecordedRouting, Routing, Weights};
+use ir::program::Payload;
 use ir::{
-    AdamW, Backend, BackendError, Experts, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, NormKind,
+    AdamW, Backend, BackendError, Experts, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, NormKind, Op,
     ParallelBranches, Positions, Precision, QueryKeyNorm, Rank, Recipe, Recompute, Router, Scoring, Variants, Workload,
     ZeroStage,
 };
 use sched::Folding;
 use trainyard_conformance::clusters;
-use trainyard_conformance::dice::{for_each_long_seed, for_each_seed};
+use trainyard_conformance::dice::{SEED_VARIABLE, for_each_long_seed, for_each_seed};
 use trainyard_conformance::swarm::Case;
 use trainyard_conformance::workspace::root;
 
@@ -80,6 +81,41 @@ fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
     ));
 }
 
+/// Whether a program reduces gradients bucket by bucket.
+fn in_buckets(case: &Case) -> bool {
+    let shallow = matches!(case.plan.zero, ZeroStage::Zero0 | ZeroStage::Zero1);
+    let bucket = |op| matches!(op, Op::Collective { payload: Payload::UnitGradients { .. }, .. });
+    shallow && case.program(Folding::Folded).roles.iter().any(|role| role.instructions().iter().any(|i| bucket(i.op)))
+}
+
+/// Gradients that are reduced bucket by bucket beside the last backward pass are those that are reduced when all passes have
+/// ended, to the bit. Where a rank steps other elements (ZeRO-1) only the norm is added up in another order.
+#[test]
+fn buckets_beside_the_last_pass_change_no_bit() {
+    let mut reached = [0; 2];
+    for_each_long_seed(60, |seed| {
+        for mut case in [Case::tiny(seed, 8), Case::trained(seed, 8)] {
+            (case.plan.overlap_gradients, case.workload.optimizer.clip_norm) = (true, None);
+            if !in_buckets(&case) {
+                continue;
+            }
+            let mut after = case.clone();
+            after.plan.overlap_gradients = false;
+            after.plan.sharing.overlap_parameters = false;
+            case.plan.sharing.overlap_parameters = false;
+            let (beside, after) = (train(&case, None), train(&after, None));
+            let losses = |all: &[(f64, f64)]| all.iter().map(|(loss, _)| loss.to_bits()).collect::<Vec<_>>();
+            assert_eq!(losses(&beside), losses(&after), "{:?}\n{beside:?}\n{after:?}", case.plan);
+            let (_, norms) = worst(&beside, &after);
+            let divided = case.plan.zero == ZeroStage::Zero1;
+            assert!(norms <= if divided { 1e-12 } else { 0.0 }, "norms are {norms:.1e} apart\n{:?}", case.plan);
+            reached[usize::from(divided)] += 1;
+        }
+    });
+    let enough = std::env::var(SEED_VARIABLE).is_ok() || reached.iter().all(|cases| *cases >= 3);
+    assert!(enough, "{reached:?} cases of ZeRO-0 and ZeRO-1");
+}
+
 /// The same training in FP32 on one rank.
 fn single(case: &Case) -> Case {
     let mut whole = case.on_one_rank();
@@ -117,7 +153,8 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
 fn that_swarm_reaches_every_choice() {
     type Has = fn(&Case) -> bool;
     let divides = |case: &Case| case.plan.sharing.shard.unwrap_or(case.plan.data) > 1;
-    let choices: [(&str, Has); 18] = [
+    let choices: [(&str, Has); 19] = [
+        ("gradients in buckets", in_buckets),
         ("unequal shares", |case| !case.plan.shares.are_equal()),
         ("unequal shares of those that meet in every pass", |case| {
             !case.plan.shares.are_equal() && case.plan.zero >= ZeroStage::Zero2
