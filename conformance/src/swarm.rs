@@ -78,7 +78,7 @@ impl Case {
 
     /// Gradients in buckets from one part to whole chunks.
     fn in_buckets(mut self, seed: u64) -> Self {
-        let sizes = [Some(1), Some(1_500), Some(20_000), Some(3_000_000), None];
+        let sizes = [Some(1), Some(1), Some(1_500), Some(20_000), Some(3_000_000), None];
         self.plan.sharing.bucket = Dice::new(seed ^ 0xb0c4_e7ed).pick(&sizes);
         self
     }

@@ -93,27 +93,29 @@ fn in_buckets(case: &Case) -> bool {
 #[test]
 fn buckets_beside_the_last_pass_change_no_bit() {
     let mut reached = [0; 2];
-    for_each_long_seed(60, |seed| {
-        for mut case in [Case::tiny(seed, 8), Case::trained(seed, 8)] {
-            (case.plan.overlap_gradients, case.workload.optimizer.clip_norm) = (true, None);
-            if !in_buckets(&case) {
-                continue;
-            }
-            let mut after = case.clone();
-            after.plan.overlap_gradients = false;
-            after.plan.sharing.overlap_parameters = false;
-            case.plan.sharing.overlap_parameters = false;
-            let (beside, after) = (train(&case, None), train(&after, None));
-            let losses = |all: &[(f64, f64)]| all.iter().map(|(loss, _)| loss.to_bits()).collect::<Vec<_>>();
-            assert_eq!(losses(&beside), losses(&after), "{:?}\n{beside:?}\n{after:?}", case.plan);
-            let (_, norms) = worst(&beside, &after);
-            let divided = case.plan.zero == ZeroStage::Zero1;
-            assert!(norms <= if divided { 1e-12 } else { 0.0 }, "norms are {norms:.1e} apart\n{:?}", case.plan);
-            reached[usize::from(divided)] += 1;
+    for_each_seed(100, |seed| {
+        let mut case = Case::tiny(seed, 8);
+        case.workload.optimizer.clip_norm = None;
+        case.plan.zero = if seed % 2 == 0 { ZeroStage::Zero0 } else { ZeroStage::Zero1 };
+        case.plan.sharing.bucket = Some(if seed % 3 == 0 { 1500 } else { 1 });
+        case.plan.overlap_gradients = true;
+        if !in_buckets(&case) {
+            return;
         }
+        let mut after = case.clone();
+        after.plan.overlap_gradients = false;
+        let (beside, after) = (train(&case, None), train(&after, None));
+        let losses = |all: &[(f64, f64)]| all.iter().map(|(loss, _)| loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(losses(&beside), losses(&after), "{:?}\n{beside:?}\n{after:?}", case.plan);
+        let (_, norms) = worst(&beside, &after);
+        let divided = case.plan.zero == ZeroStage::Zero1;
+        assert!(norms <= if divided { 1e-12 } else { 0.0 }, "norms are {norms:.1e} apart\n{:?}", case.plan);
+        reached[usize::from(divided)] += 1;
     });
-    let enough = std::env::var(SEED_VARIABLE).is_ok() || reached.iter().all(|cases| *cases >= 3);
-    assert!(enough, "{reached:?} cases of ZeRO-0 and ZeRO-1");
+    say(&format!("{reached:?} cases of ZeRO-0 and ZeRO-1 in buckets"));
+    assert!(std::env::var(SEED_VARIABLE).is_ok() || reached.iter().all(|cases| *cases >= 5), "{reached:?}");
+    let drawn = (0..100).filter(|seed| in_buckets(&Case::tiny(*seed, 8))).count();
+    assert!(drawn >= 3, "{drawn} of 100 cases of the swarm that trains as one rank does");
 }
 
 /// The same training in FP32 on one rank.
@@ -153,8 +155,7 @@ fn any_sharing_of_any_dense_model_trains_as_one_rank_does() {
 fn that_swarm_reaches_every_choice() {
     type Has = fn(&Case) -> bool;
     let divides = |case: &Case| case.plan.sharing.shard.unwrap_or(case.plan.data) > 1;
-    let choices: [(&str, Has); 19] = [
-        ("gradients in buckets", in_buckets),
+    let choices: [(&str, Has); 18] = [
         ("unequal shares", |case| !case.plan.shares.are_equal()),
         ("unequal shares of those that meet in every pass", |case| {
             !case.plan.shares.are_equal() && case.plan.zero >= ZeroStage::Zero2
