@@ -34,7 +34,7 @@ impl Case {
             let degrees = degrees(&mut dice, ranks);
             let layers = degrees.layers(&mut dice);
             let model = tiny_model(&mut dice, layers, degrees.tensor);
-            let case = Self::divided(&mut dice, degrees, model, clusters::cpu(ranks), Precision::Fp32);
+            let case = Self::divided(&mut dice, degrees, model, clusters::cpu(ranks), Precision::Fp32).in_buckets(seed);
             if case.is_legal() {
                 return case.shared_out(seed);
             }
@@ -50,7 +50,7 @@ impl Case {
             let layers = degrees.layers(&mut dice);
             let model = medium_model(&mut dice, layers, degrees.tensor);
             let cluster = clusters::random(&mut dice, degrees.world());
-            let mut case = Self::divided(&mut dice, degrees, model, cluster, Precision::Fp16);
+            let mut case = Self::divided(&mut dice, degrees, model, cluster, Precision::Fp16).in_buckets(seed);
             if dice.chance(15) {
                 case.plan.placement = placement(&mut dice, &case.plan, &case.cluster);
             }
@@ -74,6 +74,13 @@ impl Case {
         case.workload.global_batch = case.plan.microbatch_size * counts.iter().sum::<u32>();
         case.plan = case.plan.with_shares(counts);
         if case.is_legal() { case } else { self }
+    }
+
+    /// Gradients in buckets from one part to whole chunks.
+    fn in_buckets(mut self, seed: u64) -> Self {
+        let sizes = [Some(1), Some(1), Some(1_500), Some(20_000), Some(3_000_000), None];
+        self.plan.sharing.bucket = Dice::new(seed ^ 0xb0c4_e7ed).pick(&sizes);
+        self
     }
 
     fn divided(dice: &mut Dice, degrees: Degrees, model: Model, cluster: Cluster, precision: Precision) -> Self {

@@ -18,6 +18,8 @@
 //! Groups alike that run at the same time share the NICs of their node, the up-link of their leaf and a host link
 //! ([`GroupPlace::with_siblings`]); a ring leaves a leaf once, an all-to-all with all that goes elsewhere.
 //!
+//! A group over nodes or devices of several kinds goes at the pace of the slowest, in one algorithm: see [`mixed`].
+//!
 //! Where leaves are rails (NVIDIA/nccl 2.30.7, PXN, on by default), a ring stays on them: it enters and leaves a node by NICs
 //! of one rank. What a direct all-to-all sends to other rails goes over the domain first, or without one over the spine.
 //!
@@ -25,7 +27,7 @@
 //! link's latency once for each of the [`Steps`] over it.
 
 use ir::program::CollectiveKind;
-use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path, PhysicalLink};
+use ir::{Bytes, Cluster, CollectiveAlgorithm, DeviceId, Link, Path};
 
 use crate::GroupPlace;
 use crate::basis::Basis;
@@ -34,6 +36,9 @@ use crate::compute::Prepared;
 
 mod measured;
 mod message;
+mod mixed;
+
+pub(crate) use mixed::Mixed;
 
 /// Steps of a collective's algorithm, one message after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -155,6 +160,32 @@ struct Lane {
     bandwidth: f64,
 }
 
+/// What a collective takes, in seconds: its steps, its bytes inside nodes and those between.
+#[derive(Clone, Copy)]
+struct Spans {
+    latencies: f64,
+    inside: f64,
+    between: f64,
+}
+
+impl Spans {
+    fn seconds(self, formula: Formula) -> f64 {
+        self.latencies
+            + match formula {
+                Formula::Ring | Formula::Tree => self.inside.max(self.between),
+                Formula::Hierarchical => self.inside + self.between,
+            }
+    }
+    /// Of both the slower of each.
+    const fn slower(self, other: Self) -> Self {
+        Self {
+            latencies: self.latencies.max(other.latencies),
+            inside: self.inside.max(other.inside),
+            between: self.between.max(other.between),
+        }
+    }
+}
+
 impl Pricing<'_> {
     const fn calibration(&self) -> &Calibration {
         &self.prepared.calibration
@@ -222,10 +253,9 @@ impl Pricing<'_> {
         if let Some(link) = &self.cluster.fabric.up_link {
             return self.calibration().reached(link);
         }
-        let leaf = self.cluster.leaf(self.cluster.place(place.first).node);
         let nic = self.link(place, Path::Leaf);
         let share = self.calibration().reached(nic) / nic.bandwidth.get();
-        self.cluster.capacity(PhysicalLink::LeafUp(leaf)).get() * share
+        crate::place::up_link(self.cluster, place.narrowest_leaf) * share
     }
     fn lane(&self, place: GroupPlace, path: Path, protocol: Option<&Protocol>, bandwidth: f64) -> Lane {
         let link = self.link(place, path);
@@ -248,17 +278,16 @@ impl Pricing<'_> {
 
     /// Seconds by formula, with the cheapest protocol.
     pub(crate) fn formula(&self, exchange: Exchange, formula: Formula) -> f64 {
-        let protocols = &self.calibration().protocol;
-        if protocols.is_empty() {
-            return self.with_protocol(exchange, formula, None);
-        }
-        protocols
-            .iter()
-            .map(|protocol| self.with_protocol(exchange, formula, Some(protocol)))
-            .fold(f64::INFINITY, f64::min)
+        self.cheapest_spans(exchange, formula).seconds(formula)
     }
 
-    fn with_protocol(&self, exchange: Exchange, formula: Formula, protocol: Option<&Protocol>) -> f64 {
+    fn cheapest_spans(&self, exchange: Exchange, formula: Formula) -> Spans {
+        let cheaper = |a: Spans, b: Spans| if b.seconds(formula) < a.seconds(formula) { b } else { a };
+        let spans = self.calibration().protocol.iter().map(|protocol| self.spans(exchange, formula, Some(protocol)));
+        spans.reduce(cheaper).unwrap_or_else(|| self.spans(exchange, formula, None))
+    }
+
+    fn spans(&self, exchange: Exchange, formula: Formula, protocol: Option<&Protocol>) -> Spans {
         let Exchange { kind, bytes, place, crossing } = exchange;
         let path = self.inner_path(place);
         let inner = self.lane(place, path, protocol, self.inner_bandwidth(kind, place, path));
@@ -270,27 +299,23 @@ impl Pricing<'_> {
         } else {
             0.0
         };
-        let inner_time = bytes * (inside + handed_on) / inner.bandwidth;
-        let mut seconds = protocol.map_or(0.0, |protocol| protocol.base_us * 1e-6);
+        let inside = bytes * (inside + handed_on) / inner.bandwidth;
+        let mut latencies = protocol.map_or(0.0, |protocol| protocol.base_us * 1e-6);
         // Messages of an all-to-all are under way together, where a library sends them.
         let together = protocol.filter(|_| is_exchange(kind)).map(|protocol| protocol.peer_us * 1e-6);
         let stepped = |steps: u32, latency: f64| match together {
             Some(peer) if steps > 0 => latency + f64::from(steps - 1) * peer.min(latency),
             Some(_) | None => f64::from(steps) * latency,
         };
-        seconds += stepped(steps.inside, inner.latency);
+        latencies += stepped(steps.inside, inner.latency);
         if place.nodes <= 1 {
-            return seconds + inner_time;
+            return Spans { latencies, inside, between: 0.0 };
         }
         let outer = self.lane(place, place.path, protocol, self.outer_bandwidth(exchange));
-        seconds += stepped(steps.between, outer.latency) + if handed_on > 0.0 { inner.latency } else { 0.0 };
+        latencies += stepped(steps.between, outer.latency) + if handed_on > 0.0 { inner.latency } else { 0.0 };
         // All members of a node together, over all their NICs.
-        let outer_time = bytes * between * crossing * f64::from(place.per_node) / outer.bandwidth;
-        seconds
-            + match formula {
-                Formula::Ring | Formula::Tree => inner_time.max(outer_time),
-                Formula::Hierarchical => inner_time + outer_time,
-            }
+        let between = bytes * between * crossing * f64::from(place.per_node) / outer.bandwidth;
+        Spans { latencies, inside, between }
     }
 
     /// The cheapest formula and its seconds.

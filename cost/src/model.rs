@@ -9,7 +9,7 @@ use ir::{
 
 use crate::basis::Basis;
 use crate::calibration::Calibration;
-use crate::collective::{self, Exchange, Formula, Pricing, Steps};
+use crate::collective::{self, Exchange, Formula, Mixed, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
 use crate::prices::{Prices, begins, kind_prices, total};
 use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
@@ -304,6 +304,18 @@ impl CostModel {
         }
     }
 
+    fn mixed(&self, place: GroupPlace) -> Mixed<'_> {
+        Mixed::new(place, |device| self.pricing(device))
+    }
+
+    /// Seconds of an exchange among several, and on what they rest.
+    fn exchange(&self, exchange: Exchange, algorithm: CollectiveAlgorithm) -> (f64, Basis) {
+        if exchange.place.is_mixed() {
+            return self.mixed(exchange.place).collective(exchange, algorithm);
+        }
+        self.pricing(exchange.place.first).collective(exchange, algorithm)
+    }
+
     /// The formula that an algorithm comes to: for `Automatic` the cheapest.
     fn formula(
         &self,
@@ -315,6 +327,11 @@ impl CostModel {
         match &self.source {
             Source::Table(_) => Formula::of(kind, place, algorithm).unwrap_or(Formula::Ring),
             Source::Calibrations { .. } => {
+                if place.is_mixed() {
+                    let mixed = self.mixed(place);
+                    let cheapest = || mixed.cheapest(whole(kind, bytes, place)).0;
+                    return mixed.chosen(kind, place, algorithm).unwrap_or_else(cheapest);
+                }
                 let pricing = self.pricing(place.first);
                 let cheapest = || pricing.cheapest(whole(kind, bytes, place)).0;
                 pricing.chosen(kind, place, algorithm).unwrap_or_else(cheapest)
@@ -334,9 +351,7 @@ impl CostModel {
         match &self.source {
             Source::Table(_) => Priced::of_table(SimDuration::ZERO),
             Source::Calibrations { .. } if place.ranks <= 1 => Priced::of((0.0, Basis::Measured)),
-            Source::Calibrations { .. } => {
-                Priced::of(self.pricing(place.first).collective(whole(kind, bytes, place), algorithm))
-            }
+            Source::Calibrations { .. } => Priced::of(self.exchange(whole(kind, bytes, place), algorithm)),
         }
     }
 
@@ -351,7 +366,7 @@ impl CostModel {
             Source::Calibrations { .. } => {
                 let exchange =
                     Exchange { crossing: crossing.clamp(0.0, 1.0), ..whole(CollectiveKind::AllToAll, bytes, place) };
-                Priced::of(self.pricing(place.first).collective(exchange, CollectiveAlgorithm::Automatic))
+                Priced::of(self.exchange(exchange, CollectiveAlgorithm::Automatic))
             }
         }
     }

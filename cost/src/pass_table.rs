@@ -1,7 +1,7 @@
 //! Durations of whole passes, given as data: a cost source for schedules whose passes were profiled.
 
 use ir::program::{Chunk, Op, Pass, Program, UnitRange};
-use ir::{Problem, SimDuration};
+use ir::{Problem, SimDuration, ZeroStage};
 
 /// Durations of one pipeline stage's passes over one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +60,9 @@ impl PassTable {
         problems
     }
 
-    /// The duration of a pass. A range that is not the whole chunk takes its share of the units, rounded up; programs
-    /// with such ranges are refused by [`PassTable::unpriced`].
+    /// The duration of a pass. A range that is not the whole chunk takes its share of the units, so rounded that ranges
+    /// which make up the chunk take as long as it together; programs with other ranges are refused by
+    /// [`PassTable::unpriced`].
     pub(crate) fn compute(&self, chunk: &Chunk, pass: Pass, units: UnitRange) -> SimDuration {
         let stage = &self.stages[chunk.stage.index().min(self.stages.len() - 1)];
         let whole = match pass {
@@ -70,9 +71,10 @@ impl PassTable {
             Pass::BackwardWeight => stage.backward_weight,
             Pass::Backward => stage.backward_input + stage.backward_weight,
         };
-        let part = u128::from(whole.nanoseconds()) * u128::from(units.end - units.start);
         let of = u128::from(chunk.units().max(1)) * u128::from(self.chunks_per_stage);
-        SimDuration::from_nanoseconds(u64::try_from(part.div_ceil(of)).unwrap_or(u64::MAX).max(1))
+        let up_to = |unit: u32| (u128::from(whole.nanoseconds()) * u128::from(unit)).div_ceil(of);
+        let part = up_to(units.end) - up_to(units.start);
+        SimDuration::from_nanoseconds(u64::try_from(part).unwrap_or(u64::MAX).max(1))
     }
 
     /// What of a program the table cannot price.
@@ -94,9 +96,16 @@ impl PassTable {
                 .hint(format!("give {} entries", program.layout.pipeline)),
             );
         }
+        // A pass that leaves gradients bucket by bucket is cut, and nothing stands between its pieces.
+        let buckets = match program.layout.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => !program.layout.sharing.offload_activations,
+            ZeroStage::Zero2 | ZeroStage::Zero3 => false,
+        };
         for (position, role) in program.roles.iter().enumerate() {
             let partial = role.instructions().iter().enumerate().find(|(_, instruction)| match instruction.op {
-                Op::Compute { chunk, units, .. } => units != program.chunk(chunk).all_units(),
+                Op::Compute { chunk, units, pass, .. } => {
+                    units != program.chunk(chunk).all_units() && !(buckets && adds_to_gradients(pass))
+                }
                 Op::Collective { .. }
                 | Op::Send { .. }
                 | Op::Receive { .. }
@@ -115,5 +124,13 @@ impl PassTable {
             }
         }
         problems
+    }
+}
+
+/// Whether a pass adds to gradients.
+const fn adds_to_gradients(pass: Pass) -> bool {
+    match pass {
+        Pass::Backward | Pass::BackwardWeight => true,
+        Pass::Forward | Pass::Recompute | Pass::BackwardInput => false,
     }
 }

@@ -10,6 +10,7 @@ mod kernels;
 mod memory;
 mod memory_models;
 mod memory_rows;
+mod mixed;
 mod published;
 mod stacks;
 mod swarm;

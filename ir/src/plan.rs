@@ -222,9 +222,20 @@ pub struct Sharing {
     /// Where the vocabulary's layers stand.
     #[serde(skip_serializing_if = "VocabularyDivision::is_ends")]
     pub vocabulary: VocabularyDivision,
+    /// ZeRO-0 and 1: parameters of a rank whose gradients are reduced together beside the last backward pass, at least.
+    /// `None`: [as Megatron-LM has them](Self::bucket).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<u64>,
 }
 
 impl Sharing {
+    /// Parameters of a bucket of gradients that `replicas` reduce: by default 40 million, or a million for each of more than
+    /// 40 replicas, so that what each of them adds is worth sending (`bucket_size` of Megatron-Core's
+    /// `DistributedDataParallelConfig`).
+    #[must_use]
+    pub fn bucket(&self, replicas: u32) -> u64 {
+        self.bucket.unwrap_or_else(|| u64::from(replicas.max(40)) * 1_000_000)
+    }
     /// Whether everything is at its default.
     #[must_use]
     pub fn is_default(&self) -> bool {
@@ -290,7 +301,10 @@ pub struct Plan {
     pub schedule: Schedule,
     /// Sharding of training state over replicas.
     pub zero: ZeroStage,
-    /// Whether each chunk's gradient reduction starts as soon as its last backward pass ends, beside other passes.
+    /// Whether each chunk's gradient reduction starts as soon as its last backward pass ends, beside other passes; of a
+    /// chunk whose last pass is the last of its position, and that nobody waits for, [bucket](Sharing::bucket) by bucket
+    /// beside that pass, as Megatron-LM does. Where replicas take unequal shares of the batch, or the vocabulary is divided
+    /// over positions, the reduction of such a chunk begins when the pass has ended.
     pub overlap_gradients: bool,
     /// Algorithm of the gradient collectives.
     pub collective: CollectiveAlgorithm,

@@ -283,7 +283,8 @@ pub enum Payload {
         /// The pass that needs them.
         pass: Pass,
     },
-    /// Gradients of consecutive units of a chunk, after a backward pass (ZeRO-2 and 3).
+    /// Gradients of consecutive units of a chunk, after a backward pass (ZeRO-2 and 3), or of a bucket of them, after the
+    /// last one (ZeRO-0 and 1).
     UnitGradients {
         /// The chunk.
         chunk: ChunkId,

@@ -95,6 +95,13 @@ impl Schedule {
     pub const fn is_vee(&self) -> bool {
         matches!(self, Self::Vee(_) | Self::DualPipeV)
     }
+    /// The position of a chunk, where an order written out does not say otherwise.
+    #[must_use]
+    pub const fn position(&self, chunk: u32, pipeline: u32) -> u32 {
+        let place = chunk % pipeline;
+        let up = self.is_vee() && !(chunk / pipeline).is_multiple_of(2);
+        if up { pipeline - 1 - place } else { place }
+    }
     /// Chunks per position where a plan says nothing of them.
     #[must_use]
     pub const fn usual_chunks(&self) -> u32 {

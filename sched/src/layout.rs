@@ -31,15 +31,8 @@ pub fn chunk_positions(plan: &Plan) -> Vec<u32> {
     let (pipeline, total) = (plan.pipeline(), plan.pipeline() * plan.chunks_per_stage());
     match &plan.schedule {
         Schedule::Explicit(grid) => placed(grid, pipeline, total),
-        schedule if schedule.is_vee() => (0..total).map(|chunk| vee_position(chunk, pipeline)).collect(),
-        _ => (0..total).map(|chunk| chunk % pipeline).collect(),
+        schedule => (0..total).map(|chunk| schedule.position(chunk, pipeline)).collect(),
     }
-}
-
-/// Down the pipeline and up again, and so on.
-const fn vee_position(chunk: u32, pipeline: u32) -> u32 {
-    let place = chunk % pipeline;
-    if (chunk / pipeline).is_multiple_of(2) { place } else { pipeline - 1 - place }
 }
 
 fn placed(grid: &Grid, pipeline: u32, total: u32) -> Vec<u32> {

@@ -41,12 +41,14 @@
 //!   boundaries, so that one layer's activations are back at a time.
 
 mod around;
+mod buckets;
 mod parts;
 mod segments;
 #[cfg(test)]
 mod tests;
 mod walk;
 
+pub(crate) use buckets::{Bucket, buckets, completes};
 pub use segments::{Segment, op_ends, segments};
 
 use ir::counts::Shape;
@@ -184,8 +186,19 @@ impl PassOp {
 /// If the chunk is empty.
 #[must_use]
 pub fn pass_ops(shape: Shape<'_>, chunk: &Chunk, overlap_gradients: bool, action: Action) -> Vec<PassOp> {
+    pass_in_buckets(shape, chunk, overlap_gradients, action, &[])
+}
+
+/// The same of a pass that leaves its chunk's gradients bucket by bucket: no instruction adds to gradients of two of them.
+pub(crate) fn pass_in_buckets(
+    shape: Shape<'_>,
+    chunk: &Chunk,
+    overlap_gradients: bool,
+    action: Action,
+    buckets: &[Bucket],
+) -> Vec<PassOp> {
     assert!(chunk.units() > 0, "a pass of an empty chunk");
-    let mut walk = walk::Walk::new(shape, chunk, overlap_gradients);
+    let mut walk = walk::Walk::new(shape, chunk, overlap_gradients, buckets);
     match action {
         Action::Forward => walk.forward(chunk.all_units(), Pass::Forward),
         Action::Backward => walk.backward(Pass::Backward),

@@ -59,12 +59,12 @@ impl Pricing<'_> {
             nodes: of.nodes,
             per_node,
             path: if across { Path::Leaf } else { place.path },
-            first: place.first,
             nics: if across { u32::try_from(nics).expect("at most the NICs of a node") } else { 0 },
             leaf_nodes: if across { of.nodes } else { 0 },
             nic_groups: 1,
             leaf_groups: 1,
             node_groups: 1,
+            ..place
         };
         Some((of, there))
     }

@@ -362,7 +362,7 @@ const fn payload_kinds(payload: Payload) -> (&'static str, &'static [CollectiveK
         Payload::UnitParameters { experts: false, .. } => ("parameters of a unit", &[AllGather]),
         Payload::UnitGradients { experts: false, .. } => ("gradients of a unit", SUMS),
         Payload::UnitParameters { experts: true, .. } => ("parameters of a unit's experts", &[AllGather]),
-        Payload::UnitGradients { experts: true, .. } => ("gradients of a unit's experts", &[ReduceScatter]),
+        Payload::UnitGradients { experts: true, .. } => ("gradients of a unit's experts", SUMS),
         Payload::ReplicatedGradients => ("replicated gradients", &[AllReduce]),
         Payload::TiedGradients => ("tied gradients", &[AllReduce]),
         Payload::GradientNorm => ("the gradient norm", &[AllReduce]),

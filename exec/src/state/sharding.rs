@@ -1,10 +1,10 @@
 //! How a chunk's parameters are cut into segments and divided over replicas.
 //!
 //! A *segment* is a run of a chunk's parameters that comes, goes and is divided by itself: a vector of its own, padded to a
-//! multiple of the ranks that share it, of which each of them steps one part. Under ZeRO-0 and 1 a chunk is one segment.
-//! Under ZeRO-2 and 3 there is one for each part of the model whose parameters are gathered or whose gradients are
-//! scattered by themselves; the instructions of the program say which those are. A tied table is always a segment of its
-//! own, so that its two copies are divided alike.
+//! multiple of the ranks that share it, of which each of them steps one part. There is one for each part of a chunk whose
+//! parameters are gathered or whose gradients are reduced by themselves; the instructions of the program say which those
+//! are. Under ZeRO-0 and 1 that is the chunk, or its buckets where they are reduced beside a pass. A tied table is always a
+//! segment of its own, so that its two copies are divided alike.
 
 use std::collections::BTreeSet;
 

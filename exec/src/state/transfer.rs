@@ -148,7 +148,11 @@ impl RankState {
                 match kind {
                     CollectiveKind::AllReduce => parameters.take_gradients(Some(unit), formats, result),
                     CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-                        parameters.take_scattered(unit, formats, pool, result);
+                        if parameters.sharing.scatters {
+                            parameters.take_scattered(unit, formats, pool, result);
+                        } else {
+                            parameters.take_gradients(Some(unit), formats, result);
+                        }
                     }
                 }
             }

@@ -289,8 +289,18 @@ fn sharing(options: &mut Options<'_>, model: &Model, zero: ZeroStage) -> Sharing
         overlap_experts: options.switch("overlap-moe-expert-parallel-comm", false),
         offload_activations,
         offload_optimizer,
+        bucket: bucket(options),
         ..Sharing::default()
     }
+}
+
+/// Parameters of a bucket of gradients, where that is said.
+fn bucket(options: &mut Options<'_>) -> Option<u64> {
+    let bucket = options.number::<u64>("ddp-bucket-size");
+    if bucket == Some(0) {
+        options.fault("ddp-bucket-size", "is zero", "write a positive number");
+    }
+    bucket.filter(|bucket| *bucket > 0)
 }
 
 impl Division {

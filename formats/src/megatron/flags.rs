@@ -364,6 +364,9 @@ fn sharing(out: &mut Out, model: &Model, plan: &Plan) {
         out.value("num-distributed-optimizer-instances", plan.replicas() / shard);
     }
     out.switch("overlap-grad-reduce", plan.overlap_gradients);
+    if let Some(bucket) = sharing.bucket {
+        out.value("ddp-bucket-size", bucket);
+    }
     out.switch("overlap-param-gather", sharing.overlap_parameters || sharing.prefetch);
     out.switch("tp-comm-overlap", sharing.overlap_tensor);
     out.switch("overlap-moe-expert-parallel-comm", sharing.overlap_experts);

@@ -91,7 +91,7 @@ const NEUTRAL_BEGINNINGS: [&str; 46] = [
     "wandb",
 ];
 /// Other options of that kind.
-const NEUTRAL: [&str; 46] = [
+const NEUTRAL: [&str; 45] = [
     "lr",
     "min-lr",
     "split",
@@ -124,7 +124,6 @@ const NEUTRAL: [&str; 46] = [
     "hysteresis",
     "calculate-per-token-loss",
     "delay-wgrad-compute",
-    "ddp-bucket-size",
     "ddp-average-in-collective",
     "ddp-num-buckets",
     "moe-router-dtype",

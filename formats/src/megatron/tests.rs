@@ -87,6 +87,24 @@ fn the_way_back_gives_the_same_values() {
     }
 }
 
+/// Buckets of gradients: said, not said, and as a log says that nobody did.
+#[test]
+fn buckets_of_gradients_go_there_and_back() {
+    for (said, bucket) in [("--ddp-bucket-size 25000000", Some(25_000_000)), ("", None)] {
+        let run = good(&SCRIPT.replace("--lr 6.0e-5", &format!("--lr 6.0e-5 {said}")), "a.sh");
+        let plan = run.plan(128).unwrap();
+        assert_eq!(plan.sharing.bucket, bucket);
+        let written = flags(&run.model, &run.workload, &plan).unwrap_or_else(|problems| panic!("{}", words(&problems)));
+        let found = written.iter().find(|flag| flag.name == "--ddp-bucket-size");
+        assert_eq!(found.and_then(|flag| flag.value.clone()), bucket.map(|bucket| bucket.to_string()));
+    }
+    let line = "[default0]:  overlap_grad_reduce ............................. True\n";
+    assert!(LOG.contains(line));
+    let none = format!("{line}[default0]:  ddp_bucket_size ................................. None\n");
+    assert_eq!(good(&LOG.replace(line, &none), "run.log").plan(64).unwrap().sharing.bucket, None);
+    check("--ddp-bucket-size 0", &["ddp-bucket-size is zero"]);
+}
+
 #[test]
 fn what_megatron_cannot_do_is_refused_by_name() {
     let run = good(LOG, "run.log");

@@ -2,7 +2,8 @@
 
 use ir::{
     AdamW, AttentionKernel, CollectiveAlgorithm, ContextMethod, GradientFormat, LogitCopies, Mesh, Model, Plan,
-    Precision, Problem, Recipe, Recompute, Schedule, Shares, Sharing, SourceSpan, StagePlan, Workload, ZeroStage,
+    Precision, Problem, Recipe, Recompute, Schedule, Shares, Sharing, SourceSpan, StagePlan, Vee, VeeMemory, Workload,
+    ZeroStage,
 };
 use toml::de::{DeTable, DeValue};
 
@@ -310,13 +311,15 @@ fn schedule(settings: &mut Settings<'_>, pipeline: u32) -> (Schedule, u32) {
         "interleaved1f1b" => (one, 2),
         "gpipe" => (Schedule::GPipe, 1),
         "loopedbfs" => (Schedule::GPipe, 2),
-        "zbvzerobubble" | "interleavedzerobubble" | "dualpipev" => {
+        "zbvzerobubble" => (Schedule::Vee(Vee::unprofiled(VeeMemory::Full)), 2),
+        "dualpipev" => (Schedule::DualPipeV, 2),
+        "interleavedzerobubble" => {
             let key = settings.written(names::SCHEDULE);
-            settings.fault(key, format!("{name} is not modelled"), "1F1B, Interleaved1F1B, GPipe or LoopedBFS");
+            settings.fault(key, format!("{name} is not modelled"), "ZBVZeroBubble or Interleaved1F1B");
             (one, 2)
         }
         _ => {
-            let words = ["1F1B", "Interleaved1F1B", "GPipe", "LoopedBFS"];
+            let words = ["1F1B", "Interleaved1F1B", "GPipe", "LoopedBFS", "ZBVZeroBubble", "DualPipeV"];
             let hint = nearest(&name, &words).unwrap_or_else(|| format!("one of {}", words.join(", ")));
             let key = settings.written(names::SCHEDULE);
             settings.fault(key, format!("`{name}` is no order that is known here"), hint);
@@ -533,7 +536,7 @@ impl Run {
     }
 
     fn stages(&self, model: &Model) -> Result<Vec<StagePlan>, Problem> {
-        let divided = self.split.stages(model.layers, self.pipeline, self.chunks);
+        let divided = self.split.stages(model.layers, self.pipeline, (&self.schedule, self.chunks));
         let all = divided.map_err(|(key, message, hint)| Problem::new(key, message).hint(hint))?;
         let stage = |layers: Vec<u32>| {
             let (recompute, recompute_layers) = match self.checkpointing {

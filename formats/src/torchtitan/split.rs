@@ -1,5 +1,7 @@
 //! Which layers stand on which stage: torchtitan's own division, or what a configuration lists.
 
+use ir::Schedule;
+
 use super::names;
 use crate::settings::{Settings, Value};
 
@@ -89,7 +91,8 @@ fn count(part: &Value) -> Option<u32> {
 }
 
 impl Split {
-    /// Layers of each chunk of each of `pipeline` positions; `chunks` of each where the division does not say how many.
+    /// Layers of each chunk of each of `pipeline` positions, where a schedule places them; `chunks` of each where the division
+    /// does not say how many.
     ///
     /// # Errors
     /// The key, what is wrong and what would do.
@@ -97,7 +100,7 @@ impl Split {
         &self,
         layers: u32,
         pipeline: u32,
-        chunks: u32,
+        (schedule, chunks): (&Schedule, u32),
     ) -> Result<Vec<Vec<u32>>, (&'static str, String, String)> {
         if layers > MOST_LAYERS || pipeline > layers {
             let message = format!("{pipeline} stages for {layers} layers");
@@ -140,8 +143,11 @@ impl Split {
             let message = format!("{stages} stages do not divide over {pipeline} ranks");
             return Err((key, message, format!("a multiple of {pipeline} stages")));
         }
-        let position = |position: u32| (position..stages).step_by(pipeline as usize).map(|stage| all[stage as usize]);
-        Ok((0..pipeline).map(|index| position(index).collect()).collect())
+        let of = |position: u32| {
+            let own = (0..stages).filter(move |stage| schedule.position(*stage, pipeline) == position);
+            own.map(|stage| all[stage as usize]).collect()
+        };
+        Ok((0..pipeline).map(of).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ir::{ContextMethod, Model, Precision, Problem, Recompute, Schedule, ZeroStage};
+use ir::{ContextMethod, Model, Precision, Problem, Recompute, Schedule, Vee, VeeMemory, ZeroStage};
 
 use super::{overrides, read};
 use crate::testing::skipped;
@@ -116,8 +116,8 @@ fn faults_are_told_by_name_and_place() {
         &["did you mean `1F1B`?"],
     );
     check(
-        "[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = \"ZBVZeroBubble\"",
-        &["ZBVZeroBubble is not modelled"],
+        "[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = \"InterleavedZeroBubble\"",
+        &["InterleavedZeroBubble is not modelled", "ZBVZeroBubble"],
     );
     check(
         "local_batch_size = 8\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 3",
@@ -172,6 +172,25 @@ fn the_way_back_gives_the_same_values() {
     }
 }
 
+/// Layers lie down the pipeline and up again: the last part of the model is the first position's second chunk.
+#[test]
+fn orders_down_and_up_again_place_layers_so() {
+    let model = model(80, false);
+    for (name, schedule) in
+        [("ZBVZeroBubble", Schedule::Vee(Vee::unprofiled(VeeMemory::Full))), ("DualPipeV", Schedule::DualPipeV)]
+    {
+        let text = LARGE.replace("Interleaved1F1B", name);
+        let Divided { workload, plan, .. } = good(&text).divide(&model, asked(256)).expect("a division");
+        assert_eq!(plan.schedule, schedule);
+        let layers: Vec<_> = plan.stages.iter().map(|stage| stage.layers.clone()).collect();
+        assert_eq!(layers, [[10, 9], [11, 10], [10, 10], [10, 10]]);
+        let written = overrides(&model, Some(("llama3", "8B")), &workload, &plan).expect("it has this order");
+        assert!(written.contains(&format!("\"{name}\"")), "{written}");
+        let again = good(&written).divide(&model, asked(256)).expect("a division");
+        assert_eq!((again.workload, again.plan), (workload, plan), "{written}");
+    }
+}
+
 #[test]
 fn what_torchtitan_cannot_do_is_refused_by_name() {
     let model = model(80, false);
@@ -185,7 +204,7 @@ fn what_torchtitan_cannot_do_is_refused_by_name() {
     for part in [
         "model: ",
         "plan.schedule",
-        "ZBVZeroBubble",
+        "zero-bubble-v",
         "plan.offload",
         "plan.recompute_layers",
         "plan.zero",

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use ir::{
-    AttentionKernel, ContextMethod, GradientFormat, Model, Plan, Precision, Problem, Recompute, Schedule, Workload,
-    ZeroStage,
+    AttentionKernel, ContextMethod, GradientFormat, Model, Plan, Precision, Problem, Recompute, Schedule, Vee,
+    VeeMemory, Workload, ZeroStage,
 };
 
 use super::names;
@@ -73,6 +73,14 @@ impl Lines {
     }
 }
 
+/// Its orders, with the name for the usual number of chunks.
+const KNOWN: [(Schedule, &str); 4] = [
+    (Schedule::GPipe, "GPipe"),
+    (Schedule::OneForwardOneBackward, "1F1B"),
+    (Schedule::Vee(Vee::unprofiled(VeeMemory::Full)), "ZBVZeroBubble"),
+    (Schedule::DualPipeV, "DualPipeV"),
+];
+
 fn refuse_workload(refusals: &mut Refusals, workload: &Workload) {
     let precision = workload.precision;
     let odd = matches!(precision, Precision::Fp16 | Precision::Tf32);
@@ -117,11 +125,11 @@ fn refuse_plan(refusals: &mut Refusals, plan: &Plan) {
     refusals.refuse_if(exchanged, "plan.context_method", "heads exchanged for tokens", "ring or all-gather");
     let alone = plan.pipeline() == 1;
     refusals.refuse_if(alone && plan.chunks_per_stage() > 1, "plan.chunks_per_stage", "chunks of the only stage", "1");
-    let split = plan.schedule.splits_backward() || matches!(plan.schedule, Schedule::Explicit(_));
+    let other = !KNOWN.iter().any(|(schedule, _)| *schedule == plan.schedule);
     let unpiped = alone && plan.schedule == Schedule::GPipe && plan.microbatches > 1;
     refusals.refuse_if(unpiped, "plan.schedule", "all forward passes first without a pipeline", "1f1b");
-    let hint = "1f1b, interleaved or gpipe; of zero-bubble orders it has ZBVZeroBubble, which is not modelled here";
-    refusals.refuse_if(split, "plan.schedule", plan.schedule.name(), hint);
+    let hint = "1f1b, interleaved or gpipe; of orders that split backward passes zero-bubble-v or dualpipe-v";
+    refusals.refuse_if(other, "plan.schedule", plan.schedule.name(), hint);
 }
 
 fn optimizer(lines: &mut Lines, workload: &Workload) {
@@ -191,16 +199,18 @@ fn parallelism(lines: &mut Lines, refusals: &mut Refusals, model: &Model, plan: 
     }
     let chunks = plan.chunks_per_stage();
     let (schedule, usual) = match (&plan.schedule, chunks) {
-        (Schedule::GPipe, 1) => ("GPipe", 1),
-        (Schedule::GPipe, _) => ("LoopedBFS", 2),
-        (_, 1) => ("1F1B", 1),
-        (_, _) => ("Interleaved1F1B", 2),
+        (Schedule::GPipe, 2..) => ("LoopedBFS", 2),
+        (Schedule::OneForwardOneBackward, 2..) => ("Interleaved1F1B", 2),
+        (schedule, _) => {
+            let known = KNOWN.iter().find(|(known, _)| known == schedule);
+            (known.map_or("1F1B", |(_, name)| name), schedule.usual_chunks())
+        }
     };
     lines.text(names::SCHEDULE, schedule);
     lines.line(names::MICROBATCH, plan.microbatch_size);
-    let all: Vec<u32> = (0..chunks as usize)
-        .flat_map(|chunk| plan.stages.iter().map(move |stage| stage.layers.get(chunk).copied().unwrap_or(0)))
-        .collect();
+    let place = |chunk: u32| (plan.schedule.position(chunk, pipeline) as usize, (chunk / pipeline) as usize);
+    let layers = |(position, slot): (usize, usize)| plan.stages[position].layers.get(slot).copied().unwrap_or(0);
+    let all: Vec<u32> = (0..pipeline * chunks).map(|chunk| layers(place(chunk))).collect();
     if chunks == usual && ruled(model.layers, pipeline * chunks, (1, 1)).as_ref() == Some(&all) {
         return;
     }

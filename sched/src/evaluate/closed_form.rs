@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 
 use cost::CostModel;
+use ir::counts::{Shape, held_parameters};
 use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::Chunk;
@@ -24,6 +25,7 @@ use super::Evaluator;
 use super::company::{Passes, Ran, is_runnable};
 use super::divided;
 use super::inflight::{Context, contexts};
+use super::parts::last_passes;
 use super::peak::{Sizes, View};
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
 use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
@@ -250,7 +252,7 @@ impl<'a> ClosedForm<'a> {
             return Err(reason);
         }
         let mut events = Vec::new();
-        let (mut ends, work, without) = if plan.sharing.vocabulary.is_ends() {
+        let (mut ends, mut work, mut without) = if plan.sharing.vocabulary.is_ends() {
             ahead(world, &plan, (shared, prepared), reductions, chunks, &costs, (&mut times, &mut basis));
             self.pace(&plan, chunks, &times)
         } else {
@@ -260,6 +262,15 @@ impl<'a> ClosedForm<'a> {
             divided::pace(world, &plan, &events, &times.0)
         };
         world.relief.ends(&mut ends, &work, chunks);
+        let (shared, prepared) = self.prepared(number);
+        let (last, longer) = last_passes(world, (shared, prepared), reductions, chunks, (&costs, &mut basis));
+        let mut paces = [&mut ends.row, &mut work, &mut without.gathers, &mut without.messages];
+        for (position, longer) in longer.iter().enumerate() {
+            paces.iter_mut().for_each(|pace| pace[position] += longer);
+        }
+        for chunk in (0..chunks.len()).filter(|chunk| reductions.ends_alone(*chunk)) {
+            ends.chunk[chunk] += longer[chunks[chunk].stage.index()];
+        }
         let of_layers = plan
             .schedule
             .backward()
@@ -272,7 +283,8 @@ impl<'a> ClosedForm<'a> {
                 *sum += time * u64::from(plan.microbatches);
             }
         }
-        Ok(Passes { ends, work, without, basis, events, ran: vec![Ran { costs, plan, less: None }], replicas: 1 })
+        let ran = vec![Ran { costs, plan, less: None }];
+        Ok(Passes { ends, work, without, basis, events, last, longer, ran, replicas: 1 })
     }
 
     /// Peak memory of each position: of replicas with unequal shares the one with the least left.
@@ -283,7 +295,9 @@ impl<'a> ClosedForm<'a> {
         chunks: &[Chunk],
         (costs, events): (&[ChunkCost], &[Event]),
     ) -> Vec<StageMemory> {
-        let sizes = &costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
+        let mut sizes = costs.iter().map(|cost| cost.sizes).collect::<Vec<_>>();
+        self.in_buckets(plan, number, chunks, &mut sizes);
+        let sizes = &sizes;
         if plan.shares.are_equal() {
             return self.memory_of(plan, number, chunks, sizes, events);
         }
@@ -304,6 +318,24 @@ impl<'a> ClosedForm<'a> {
             }
         }
         worst
+    }
+
+    /// With one microbatch the last pass, which may leave gradients in buckets, is the only one that adds to them.
+    fn in_buckets(&mut self, plan: &Plan, number: usize, chunks: &[Chunk], sizes: &mut [Sizes]) {
+        if plan.microbatches > 1 || !plan.overlap_gradients {
+            return;
+        }
+        let world = self.world;
+        let layout = crate::layout::layout(plan);
+        let reductions = Reductions::new(world.model, world.workload, &layout, plan, chunks);
+        let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
+        let (shared, prepared) = self.prepared(number);
+        for (number, (chunk, sizes)) in chunks.iter().zip(sizes).enumerate() {
+            let held = held_parameters(shape, chunk, chunk.all_units());
+            if let Some(least) = reductions.bucket_of_passes().filter(|_| reductions.is_by_part(number, held)) {
+                sizes.passes = prepared.sizes_in_buckets(shared, world, chunk, least);
+            }
+        }
     }
 
     fn events(&self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Vec<Event> {
@@ -334,7 +366,9 @@ impl<'a> ClosedForm<'a> {
     pub(super) fn excess_of(&mut self, plan: &Plan, number: usize, chunks: &[Chunk]) -> Option<f64> {
         let world = self.world;
         let (shared, prepared) = self.prepared(number);
-        let sizes = &chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
+        let mut sizes = chunks.iter().map(|chunk| prepared.sizes(shared, world, chunk)).collect::<Vec<_>>();
+        self.in_buckets(plan, number, chunks, &mut sizes);
+        let sizes = &sizes;
         let events = self.events(plan, number, chunks);
         let view = View { world, prepared: &self.prepared[number], chunks, sizes };
         if !events.is_empty() {
@@ -397,7 +431,7 @@ impl Evaluator for ClosedForm<'_> {
         self.make_room();
         let chunks = chunks(plan);
         let layout = crate::layout::layout(plan);
-        let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
+        let reductions = Reductions::new(world.model, world.workload, &layout, plan, &chunks);
         let number = self.prepare(plan, &[]);
         let everybody = match self.everybody(plan, number, &reductions, &chunks) {
             Ok(everybody) => everybody,
@@ -406,7 +440,7 @@ impl Evaluator for ClosedForm<'_> {
         let (costs, ends) = (everybody.costs(), everybody.ends());
         let (shared, prepared) = self.prepared(number);
         let kinds = prepared.kinds();
-        let tail = tail(world, plan, (shared, prepared), &reductions, &chunks, costs, ends);
+        let tail = tail(world, plan, (shared, prepared), &reductions, &chunks, (costs, everybody.last_passes()), ends);
         let last = everybody.last(tail.position);
         let mut basis = last.basis;
         for (sum, time) in basis.iter_mut().zip(tail.basis) {

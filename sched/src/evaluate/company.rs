@@ -12,6 +12,7 @@ use ir::program::Chunk;
 use ir::{Activity, Plan, Problem, Schedule};
 
 use super::closed_form::{ClosedForm, Without};
+use super::parts::LastPass;
 use super::prepared::{ByBasis, ChunkCost};
 use super::recurrence::Ends;
 use super::spent::Spent;
@@ -30,6 +31,10 @@ pub(super) struct Passes<'p> {
     pub(super) basis: ByBasis,
     /// Where the vocabulary is divided over positions.
     pub(super) events: Vec<Event>,
+    /// Passes beside which gradients are reduced part by part.
+    pub(super) last: Vec<LastPass>,
+    /// By position: how much longer its last pass is than others like it.
+    pub(super) longer: Vec<u64>,
     pub(super) ran: Vec<Ran<'p>>,
     /// How many replicas go so.
     pub(super) replicas: u32,
@@ -72,6 +77,7 @@ impl Passes<'_> {
         spent.add(Activity::Data, end - gathered);
         spent.add(Activity::Pipeline, gathered - sent);
         spent.add(Activity::Bubble, sent.saturating_sub(self.work[position]));
+        spent.add(Activity::Compute, self.longer[position]);
         for Ran { costs, plan, less } in &self.ran {
             let own = costs.iter().enumerate().filter(|(number, _)| chunks[*number].stage.index() == position);
             for (number, cost) in own {
@@ -128,6 +134,10 @@ impl<'p> Everybody<'p> {
     /// Prices of chunks as far as they are the same for all: what they hold and step.
     pub(super) fn costs(&self) -> &[ChunkCost] {
         &self.of[0].ran[0].costs
+    }
+
+    pub(super) fn last_passes(&self) -> &[LastPass] {
+        &self.of[0].last
     }
 
     pub(super) fn events(&self) -> &[Event] {

@@ -8,6 +8,7 @@ mod floor;
 mod inflight;
 mod on_backend;
 mod pace;
+mod parts;
 mod peak;
 mod places;
 mod prepared;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cost::{CostModel, GroupPlace};
 use ir::prediction::AtRisk;
-use ir::program::{Access, BufferKind, CollectiveKind, HostCopy, Payload, Role, Stream};
+use ir::program::{Access, BufferKind, HostCopy, Instruction, Payload, Role, Stream};
 use ir::{
     Axis, Backend, Bytes, Clock, DeviceKindId, Evaluation, Infeasible, InstructionId, Lane, Model, Op, Plan,
     Prediction, Problem, SimDuration, SimTime, StageId, StageMemory, Timeline, VerifiedProgram, Workload,
@@ -142,11 +142,11 @@ fn headroom(stage: &StageMemory) -> i128 {
 }
 
 /// Whether an op is part of a pass; what all positions exchange lies between passes, as messages do.
-fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
-    match op {
+fn in_pass(program: &VerifiedProgram, instruction: &Instruction) -> bool {
+    match instruction.op {
         Op::Collective { group, .. } if program.groups[group.index()].axis == Axis::Pipeline => false,
-        // Copies of shards are summed beside passes, which do not wait for it.
-        Op::Collective { kind: CollectiveKind::AllReduce, payload: Payload::UnitGradients { .. }, .. } => false,
+        // What is reduced beside passes, which do not wait for it.
+        Op::Collective { .. } if instruction.stream == Stream::Data => false,
         Op::Compute { .. }
         | Op::HostCopy { what: HostCopy::Activations { .. } | HostCopy::Parameters { .. }, .. }
         | Op::Collective {
@@ -164,7 +164,7 @@ fn in_pass(program: &VerifiedProgram, op: Op) -> bool {
 
 /// Nanoseconds from the start of a lane's first pass to the end of its last, and how many of them it was busy.
 fn passes(program: &VerifiedProgram, role: &Role, lane: &Lane) -> (u64, u64) {
-    let own = lane.spans.iter().filter(|span| in_pass(program, role.instruction(span.instruction).op));
+    let own = lane.spans.iter().filter(|span| in_pass(program, role.instruction(span.instruction)));
     let mut times = own.map(|span| (span.start, span.end)).collect::<Vec<_>>();
     times.sort_unstable();
     let start = times.first().map_or(SimTime::ZERO, |(start, _)| *start);

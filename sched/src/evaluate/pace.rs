@@ -31,7 +31,7 @@ impl ClosedForm<'_> {
         let most = u32::try_from(total).expect("limited above").max(1);
         let chunks = chunks(plan);
         let layout = layout(plan);
-        let reductions = Reductions::new(world.model, world.workload, &layout, plan.overlap_gradients, &chunks);
+        let reductions = Reductions::new(world.model, world.workload, &layout, plan, &chunks);
         // Past the ramp of the pipeline, and a number that every schedule exists for.
         let steady = plan.pipeline() * plan.chunks_per_stage().max(2);
         let mut paces = Vec::new();

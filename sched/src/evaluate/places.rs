@@ -297,9 +297,9 @@ fn distinct(world: World<'_>, known: &mut Vec<GroupPlace>, place: GroupPlace) ->
 /// Whether two groups have the same prices: places that differ at most in which of like devices comes first.
 fn alike(world: World<'_>, a: GroupPlace, b: GroupPlace) -> bool {
     let cluster = world.cost.cluster();
-    let home = |place: GroupPlace| {
-        let home = cluster.place(place.first);
+    let home = |device: DeviceId| {
+        let home = cluster.place(device);
         (home.node_kind, home.device_kind)
     };
-    GroupPlace { first: b.first, ..a } == b && home(a) == home(b)
+    a.is_like(b, home)
 }

@@ -12,10 +12,11 @@ use ir::{
 };
 use rustc_hash::FxHashMap;
 
-use super::peak::Sizes;
+use super::parts::InParts;
+use super::peak::{PassSizes, Sizes};
 use super::places::{Lane, Places};
 use super::relief::Relief;
-use super::shared::{ChunkKey, Scatters, Shared, SizesKey};
+use super::shared::{ChunkKey, Shared, SizesKey};
 use super::spent::{Spent, activity_along};
 use crate::lowering::{Runs, runs};
 
@@ -191,10 +192,16 @@ impl Prepared {
         cost
     }
 
-    /// What a pass of a chunk scatters.
-    pub(super) fn scatters(&self, shared: &mut Shared, world: World<'_>, of: (&Chunk, Action)) -> Scatters {
-        let (set, _) = self.positions[of.0.stage.index()];
-        shared.scatters(world, self.division, set, of)
+    /// A chunk's last pass, in buckets of `least` parameters or in the parts that it scatters, and the length of its like.
+    pub(super) fn in_parts(
+        &self,
+        shared: &mut Shared,
+        world: World<'_>,
+        (chunk, action, least): (&Chunk, Action, Option<u64>),
+    ) -> (Arc<InParts>, u64) {
+        let (set, _) = self.positions[chunk.stage.index()];
+        let like = shared.passes(world, self.division, set, chunk)[action as usize].time;
+        (shared.in_parts(world, self.division, set, (chunk, action, least)), like)
     }
 
     /// What a chunk's passes and parameters take.
@@ -204,10 +211,21 @@ impl Prepared {
         let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
         let key = (first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
         *self.sizes.entry(key).or_insert_with(|| Sizes {
-            passes: shared.sizes(world, self.division, chunk),
+            passes: shared.sizes(world, self.division, chunk, None),
             parameters: cost::memory::parameters(shape, chunk),
             stepped: cost::memory::stepped_parameters(shape, chunk),
         })
+    }
+
+    /// What a chunk's passes take where those that add to gradients do so in buckets of `least` parameters.
+    pub(super) fn sizes_in_buckets(
+        &self,
+        shared: &mut Shared,
+        world: World<'_>,
+        chunk: &Chunk,
+        least: u64,
+    ) -> PassSizes {
+        shared.sizes(world, self.division, chunk, Some(least))
     }
 
     /// The message from one position to another: the slowest of all lanes.

@@ -3,13 +3,13 @@
 use cost::{Priced, Prices};
 use ir::prediction::AtRisk;
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{Activity, Axis, Bytes, CollectiveAlgorithm};
+use ir::{Activity, Axis, CollectiveAlgorithm};
 
 use super::places::Lane;
 use super::prepared::{ByBasis, World, index};
 use super::shared::Exchanges;
 use super::spent::{Spent, activity_of, activity_on};
-use crate::passes::{Moves, PassOp, op_ends, segments};
+use crate::passes::{Moves, PassOp, segments};
 
 /// What the price of a pass depends on, beside its ops and the rank.
 pub(super) struct Pricing<'a> {
@@ -49,21 +49,14 @@ impl Pricing<'_> {
         (total, spent, basis)
     }
 
-    /// Of each op of a pass on a rank that scatters gradients of a part, experts' apart: how long before the pass's end it
-    /// ends, and its bytes. With the pass's length.
-    pub(super) fn scatters(&self, exchanges: &mut Exchanges, ops: &[PassOp], lane: &Lane) -> (u64, Vec<(u64, Bytes)>) {
+    /// How long each op of a pass takes on a rank, alone.
+    pub(super) fn times(&self, exchanges: &mut Exchanges, ops: &[PassOp], lane: &Lane) -> Vec<u64> {
         let mut last = None;
-        let (ends, total) = op_ends(ops, self.world.cost.slowing(lane.kind), |_, op| {
-            let priced = self.world.relief.price(activity_of(&op), self.op(exchanges, op, lane));
-            self.time(op, priced, &mut last, lane)
-        });
-        let found = ops.iter().zip(ends).filter_map(|(op, end)| match op {
-            PassOp::Collective { moves: Moves::Gradients { experts: false, .. }, bytes, .. } => {
-                Some((total - end, *bytes))
-            }
-            PassOp::Collective { .. } | PassOp::HostCopy { .. } | PassOp::Compute { .. } => None,
-        });
-        (total, found.collect())
+        let time = |op: &PassOp| {
+            let priced = self.world.relief.price(activity_of(op), self.op(exchanges, *op, lane));
+            self.time(*op, priced, &mut last, lane)
+        };
+        ops.iter().map(time).collect()
     }
 
     /// How long an op takes alone: less what launches hide of it. `last` is the compute that it may follow directly.

@@ -16,12 +16,13 @@ use ir::{
 };
 use rustc_hash::FxHashMap;
 
+use super::parts::InParts;
 use super::peak::PassSizes;
 use super::places::{Lane, Places};
 use super::prepared::{PARTS, PassCost, World};
 use super::pricing::Pricing;
 use crate::lowering::{Runs, Templates, runs};
-use crate::passes::pass_ops;
+use crate::passes::{buckets, op_ends, pass_in_buckets, pass_ops};
 use crate::vocabulary::{Work, slice_ops};
 
 /// What prices of passes depend on, beside the chunk and the places of groups.
@@ -63,8 +64,8 @@ pub(super) struct Division {
     runs: Runs,
     pub(super) prices: Prices,
     chunks: FxHashMap<ChunkKey, [PassCost; 4]>,
-    scatters: FxHashMap<(ChunkKey, Action), Scatters>,
-    sizes: FxHashMap<SizesKey, PassSizes>,
+    in_parts: FxHashMap<(ChunkKey, Action, Option<u64>), Arc<InParts>>,
+    sizes: FxHashMap<(SizesKey, Option<u64>), PassSizes>,
     floors: FxHashMap<FloorKey, [u64; 4]>,
 }
 
@@ -75,9 +76,6 @@ pub(super) type SizesKey = (u32, u32, bool, bool, Recompute, u32);
 /// What tells the floors of chunks of one division apart: kind of device, first layer (where layers differ), layers, ends,
 /// recomputation and how many layers it concerns.
 pub(super) type FloorKey = (DeviceKindId, u32, u32, bool, bool, Recompute, u32);
-
-/// Scatters of gradients of a pass: how long before its end each ends, and its bytes.
-pub(super) type Scatters = Arc<[(u64, Bytes)]>;
 
 /// Prices of a division, and what was found by them: by chunk, what each pass cannot go under.
 pub(super) struct PassFloors<'a> {
@@ -172,6 +170,7 @@ impl Shared {
         layout.sharing.shard = layout.sharing.shard.filter(|_| scattered || experts);
         layout.sharing.overlap_parameters = false;
         layout.sharing.offload_optimizer = false;
+        layout.sharing.bucket = None;
         let key = DivisionKey {
             sizes: [layout.data, layout.tensor, layout.pipeline, layout.microbatch_size, layout.microbatches],
             sequence_parallel: layout.sequence_parallel,
@@ -193,7 +192,7 @@ impl Shared {
             runs,
             prices,
             chunks: FxHashMap::default(),
-            scatters: FxHashMap::default(),
+            in_parts: FxHashMap::default(),
             sizes: FxHashMap::default(),
             floors: FxHashMap::default(),
         });
@@ -227,7 +226,7 @@ impl Shared {
             for (axis, place) in Axis::ALL.into_iter().zip(&mut seen.places) {
                 *place = place.filter(|_| is_of_passes(axis, zero));
                 if let Some(place) = place {
-                    place.first = stands_for(place.first);
+                    *place = place.with_devices(&mut stands_for);
                 }
             }
             if !set.contains(&seen) {
@@ -243,45 +242,54 @@ impl Shared {
         number
     }
 
-    /// What the passes of a chunk take and leave in memory.
-    pub(super) fn sizes(&mut self, world: World<'_>, division: usize, chunk: &Chunk) -> PassSizes {
+    /// What the passes of a chunk take and leave in memory, those that add to gradients in buckets of `least` parameters if
+    /// that is said.
+    pub(super) fn sizes(&mut self, world: World<'_>, division: usize, chunk: &Chunk, least: Option<u64>) -> PassSizes {
         let Division { layout, overlap, runs, sizes, .. } = &mut self.divisions[division];
         let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
         let key = (first, chunk.layers, chunk.embedding, chunk.head, chunk.recompute, chunk.recomputed_layers);
         if sizes.len() >= KEPT_PRICES {
             sizes.clear();
         }
-        *sizes.entry(key).or_insert_with(|| {
+        *sizes.entry((key, least)).or_insert_with(|| {
             let shape = Shape { model: world.model, workload: world.workload, layout };
+            let buckets = least.map(|least| buckets(shape, chunk, least)).unwrap_or_default();
             match slice_of(layout, chunk) {
                 Some(division) => Templates::of_slice(shape, chunk, division).memory(&PARTS),
-                None => Templates::new(shape, chunk, *overlap, *runs).memory(&PARTS),
+                None => Templates::new(shape, chunk, *overlap, *runs, &buckets).memory(&PARTS),
             }
         })
     }
 
-    /// What a pass of a chunk scatters on the slowest of a set of ranks.
-    pub(super) fn scatters(
+    /// The pass that leaves a chunk's gradients to be reduced part by part, on the slowest of a set of ranks; in buckets of
+    /// `least` parameters, or (`None`) in the parts that it scatters.
+    pub(super) fn in_parts(
         &mut self,
         world: World<'_>,
         division: usize,
         set: u32,
-        (chunk, action): (&Chunk, Action),
-    ) -> Scatters {
-        let Division { layout, overlap, prices, scatters, .. } = &mut self.divisions[division];
-        let key = (chunk_key(world, prices, set, chunk), action);
-        if let Some(found) = scatters.get(&key) {
+        (chunk, action, least): (&Chunk, Action, Option<u64>),
+    ) -> Arc<InParts> {
+        let Division { layout, overlap, prices, in_parts, .. } = &mut self.divisions[division];
+        let key = (chunk_key(world, prices, set, chunk), action, least);
+        if let Some(found) = in_parts.get(&key) {
             return Arc::clone(found);
         }
         let shape = Shape { model: world.model, workload: world.workload, layout };
-        let ops = pass_ops(shape, chunk, *overlap, action);
+        let buckets = least.map(|least| buckets(shape, chunk, least)).unwrap_or_default();
+        let ops = pass_in_buckets(shape, chunk, *overlap, action, &buckets);
         let pricing = Pricing { world, prices, chunk, algorithm: layout.collective };
-        let of = |lane: &Lane| pricing.scatters(&mut self.exchanges, &ops, lane);
-        let (_, found) = self.lanes[set as usize].iter().map(of).max().expect("a position has devices");
-        if scatters.len() >= KEPT_PRICES {
-            scatters.clear();
+        let slowing = |lane: &Lane| world.cost.slowing(lane.kind);
+        let (lane, times) = self.lanes[set as usize]
+            .iter()
+            .map(|lane| (lane, pricing.times(&mut self.exchanges, &ops, lane)))
+            .max_by_key(|(lane, times)| op_ends(&ops, slowing(lane), |place, _| times[place]).1)
+            .expect("a position has devices");
+        if in_parts.len() >= KEPT_PRICES {
+            in_parts.clear();
         }
-        Arc::clone(scatters.entry(key).or_insert_with(|| found.into()))
+        let found = Arc::new(InParts::new(&ops, times, slowing(lane), &buckets));
+        Arc::clone(in_parts.entry(key).or_insert(found))
     }
 
     /// The passes of a chunk on a set of ranks.

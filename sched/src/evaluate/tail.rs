@@ -2,10 +2,10 @@
 //!
 //! What lowering emits, with the same waits: [`crate::lowering`].
 
-use ir::grid::{Action, Cell};
 use ir::program::{Chunk, CollectiveKind};
-use ir::{Activity, Axis, Backward, Bytes, Plan, Schedule};
+use ir::{Activity, Axis, Bytes, Plan};
 
+use super::parts::LastPass;
 use super::prepared::{ByBasis, ChunkCost, Prepared, World, index};
 use super::recurrence::Ends;
 use super::shared::Shared;
@@ -22,29 +22,13 @@ pub(super) struct Tail {
     pub(super) spent: Spent,
 }
 
-/// The pass that adds to a chunk's gradients last.
-fn last_weights(plan: &Plan, chunk: usize) -> Action {
-    match &plan.schedule {
-        Schedule::DualPipeV => crate::schedules::last_of_dual_pipe_v(plan.pipeline(), chunk),
-        Schedule::Explicit(grid) => {
-            let of = |cell: &&Cell| {
-                cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight)
-            };
-            let last = grid.rows.iter().find_map(|row| row.iter().rev().find(of));
-            last.map_or(Action::Backward, |cell| cell.action)
-        }
-        _ if plan.schedule.backward() == Backward::Split => Action::BackwardWeight,
-        _ => Action::Backward,
-    }
-}
-
 struct Clock<'a> {
     world: World<'a>,
     plan: &'a Plan,
     shared: &'a mut Shared,
     prepared: &'a mut Prepared,
     basis: ByBasis,
-    /// By position: end of its passes and model-wide reductions, and of its data stream.
+    /// By position: end of its passes and reductions, and of its data stream.
     model: Vec<u64>,
     data: Vec<u64>,
     /// By position: what the time since the end of its passes is spent on.
@@ -58,7 +42,7 @@ pub(super) fn tail(
     (shared, prepared): (&mut Shared, &mut Prepared),
     reductions: &Reductions<'_>,
     chunks: &[Chunk],
-    costs: &[ChunkCost],
+    (costs, last): (&[ChunkCost], &[LastPass]),
     ends: &Ends,
 ) -> Tail {
     let pipeline = prepared.layout.pipeline as usize;
@@ -72,20 +56,23 @@ pub(super) fn tail(
         data: vec![0; pipeline],
         spent: vec![Spent::default(); pipeline],
     };
-    // Reductions beside later passes, in the order of the chunks' last passes.
+    // Reductions beside passes, in the order of the chunks' last ones.
     let mut early = (0..chunks.len()).filter(|chunk| reductions.is_early(*chunk)).collect::<Vec<_>>();
     early.sort_unstable_by_key(|chunk| (ends.chunk[*chunk], *chunk));
     for chunk in early {
-        if reductions.is_by_part(chunk) {
-            clock.sum_copies(reductions, &chunks[chunk], last_weights(plan, chunk), ends.chunk[chunk]);
+        if let Some(last) = last.iter().find(|last| last.chunk == chunk) {
+            let data = &mut clock.data[chunks[chunk].stage.index()];
+            for (before, time) in &last.reduced {
+                *data = ends.chunk[chunk].saturating_sub(*before).max(*data) + time;
+            }
         }
         clock.reduce(reductions, (chunk, &chunks[chunk]), &costs[chunk], ends.chunk[chunk]);
     }
-    clock.model_wide(reductions);
     for chunk in (0..chunks.len()).filter(|chunk| !reductions.is_early(*chunk)) {
-        let ready = clock.model[chunks[chunk].stage.index()];
+        let ready = ends.row[chunks[chunk].stage.index()];
         clock.reduce(reductions, (chunk, &chunks[chunk]), &costs[chunk], ready);
     }
+    clock.model_wide(reductions);
     let (end, position, mut spent) = clock.step(reductions, chunks, costs);
     let last = end.max(ends.last_message);
     spent.add(Activity::Pipeline, last - end);
@@ -112,20 +99,12 @@ impl Clock<'_> {
         }
     }
 
-    /// Copies of shards, each part's from the moment on in which the last pass, which ended at `end`, has scattered it.
-    fn sum_copies(&mut self, reductions: &Reductions<'_>, chunk: &Chunk, last: Action, end: u64) {
-        let scatters = self.prepared.scatters(self.shared, self.world, (chunk, last));
-        let position = chunk.stage;
-        for (before, bytes) in scatters.iter() {
-            let shard = reductions.shard_of(*bytes);
-            let time = self.along(position.raw(), Axis::Replica, CollectiveKind::AllReduce, shard);
-            let data = &mut self.data[position.index()];
-            *data = end.saturating_sub(*before).max(*data) + time;
-        }
-    }
-
-    /// Gradients of replicated parameters, then of a tied embedding.
+    /// After reductions over replicas: gradients of replicated parameters, then of a tied embedding.
     fn model_wide(&mut self, reductions: &Reductions<'_>) {
+        for ((end, data), spent) in self.model.iter_mut().zip(&self.data).zip(&mut self.spent) {
+            spent.add(Activity::Data, data.saturating_sub(*end));
+            *end = (*end).max(*data);
+        }
         if let (Axis::Pipeline, Some(bytes)) = (reductions.replicated_axis(), reductions.replicated_bytes(0)) {
             let time = self.along(0, Axis::Pipeline, CollectiveKind::AllReduce, bytes);
             let arrived = self.model.iter().copied().max().unwrap_or(0);
@@ -168,11 +147,9 @@ impl Clock<'_> {
         for position in 0..pipeline {
             let at = position as usize;
             let steps = self.prepared.steps(self.world, position, stepped[at], of(position));
-            let ready = self.model[at].max(self.data[at]);
-            self.spent[at].add(Activity::Data, ready - self.model[at]);
             let time = self.count(steps.norm);
             self.spent[at].add(Activity::Optimizer, time);
-            now.push(ready + time);
+            now.push(self.model[at] + time);
         }
         // The last to arrive decides; before that, nobody waits for anybody.
         let last_of = |now: &[u64]| {

@@ -110,7 +110,8 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn pass(&mut self, cell: Cell) {
         let lowering = self.lowering;
-        let steps = lowering.templates[cell.chunk.index()].steps(cell.action);
+        let in_parts = lowering.last[cell.chunk.index()].templates.as_ref().filter(|_| self.last_weights);
+        let steps = in_parts.unwrap_or(&lowering.templates[cell.chunk.index()]).steps(cell.action);
         let input = self.input(cell).map(|(receive, buffer)| (receive, buffer, Lowering::receiving(cell)));
         let exchanged = self.exchanged_input(cell).map(|(exchange, buffer)| (exchange, buffer, Stream::Tensor));
         let input = input.or(exchanged);
@@ -194,7 +195,7 @@ impl<'a> Emitter<'a> {
         self.waits.clear();
         self.waits.extend(self.last.iter().filter(|(_, on)| *on != stream).map(|(last, _)| *last));
         let id = self.role.push(instruction(cell, step.op), stream, &self.waits, &self.accesses);
-        self.copies_of_part(cell, step.op, id);
+        self.reduction_by_part(cell, step.op, id);
         if step.op.is_beside() {
             self.beside.push((id, stream));
         } else {

@@ -7,7 +7,7 @@ use ir::{Axis, BufferId, Bytes, ChunkId, GroupId, InstructionId, Op};
 use super::emit::Emitter;
 use super::groups::axis_index;
 use super::{Lowering, OverReplicas};
-use crate::passes::{Moves, PassOp};
+use crate::passes::{Moves, PassOp, completes};
 
 /// Resident buffers of a role.
 pub(super) struct StateBuffers {
@@ -53,8 +53,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Issues a chunk's reduction right after its last weight-gradient pass, if the plan overlaps it and nothing of the
-    /// chunk's gradients must be reduced otherwise before.
+    /// Issues a chunk's reduction right after its last weight-gradient pass, if the plan overlaps it; of what is reduced part
+    /// by part, the rest.
     pub(super) fn early_reduction(&mut self, chunk: ChunkId) {
         if self.lowering.reductions.is_early(chunk.index()) {
             let last = self.chain();
@@ -66,26 +66,23 @@ impl Emitter<'_> {
         let lowering = self.lowering;
         let reductions = &lowering.reductions;
         let last = self.chain();
+        let mut weighted = std::mem::take(&mut self.weighted);
+        weighted.sort_unstable();
+        for chunk in weighted.iter().filter(|chunk| !reductions.is_early(chunk.index())) {
+            self.reduction(*chunk, &last);
+        }
         // What the norm waits for: the last instruction of each stream that reduces.
-        let mut model = last.clone();
+        let mut waits = last;
+        waits.extend(self.last_on(Stream::Data));
         if let Some(bytes) = reductions.replicated_bytes(self.position) {
-            let payload = Payload::ReplicatedGradients;
-            model =
-                vec![self.collective(CollectiveKind::AllReduce, reductions.replicated_axis(), payload, bytes, &last)];
+            let (axis, payload) = (reductions.replicated_axis(), Payload::ReplicatedGradients);
+            waits.push(self.collective(CollectiveKind::AllReduce, axis, payload, bytes, &waits));
         }
         let tied = reductions.embedding().filter(|(a, b)| self.position == *a || self.position == *b);
         if let Some(bytes) = tied.and_then(|_| reductions.tied_bytes()) {
             let payload = Payload::TiedGradients;
-            model = vec![self.collective(CollectiveKind::AllReduce, Axis::Embedding, payload, bytes, &last)];
+            waits.push(self.collective(CollectiveKind::AllReduce, Axis::Embedding, payload, bytes, &waits));
         }
-        let mut weighted = std::mem::take(&mut self.weighted);
-        weighted.sort_unstable();
-        let mut waits = last;
-        waits.extend(model);
-        for chunk in weighted.iter().filter(|chunk| !reductions.is_early(chunk.index())) {
-            self.reduction(*chunk, &waits);
-        }
-        waits.extend(self.last_on(Stream::Data));
         waits.sort_unstable();
         waits.dedup();
         let gradients = (self.state.gradients, Access::Use);
@@ -133,22 +130,22 @@ impl Emitter<'_> {
         }
     }
 
-    /// After the last microbatch's gradients of a part are scattered: the sum over copies of this rank's shard, where that
-    /// is not left to the end.
-    pub(super) fn copies_of_part(&mut self, cell: Cell, op: PassOp, scattered: InstructionId) {
-        let PassOp::Collective { moves: Moves::Gradients { units, experts: false }, bytes, .. } = op else { return };
-        let reductions = &self.lowering.reductions;
-        if !self.last_weights || !reductions.is_by_part(cell.chunk.index()) {
+    /// After an op of a pass: what is reduced of a part whose last gradients it left, where that does not wait for the end.
+    /// Under ZeRO-2 and 3 the sum over copies of this rank's shard of what it scattered, else the bucket that it completed.
+    pub(super) fn reduction_by_part(&mut self, cell: Cell, op: PassOp, done: InstructionId) {
+        let lowering = self.lowering;
+        let buckets = &lowering.last[cell.chunk.index()];
+        if !self.last_weights || !buckets.by_part {
             return;
         }
-        let payload = Payload::UnitGradients {
-            chunk: cell.chunk,
-            unit: units.start,
-            experts: false,
-            microbatch: cell.microbatch,
-        };
-        let bytes = reductions.shard_of(bytes);
-        self.collective(CollectiveKind::AllReduce, Axis::Replica, payload, bytes, &[scattered]);
+        if let Some(bucket) = completes(&op, &buckets.buckets) {
+            for one in lowering.reductions.of_bucket(bucket.held) {
+                self.over_replicas(one, one.of_unit(cell.chunk, bucket.units.start, cell.microbatch), &[done]);
+            }
+        }
+        let PassOp::Collective { moves: Moves::Gradients { units, experts: false }, bytes, .. } = op else { return };
+        let one = lowering.reductions.of_scattered(bytes);
+        self.over_replicas(one, one.of_unit(cell.chunk, units.start, cell.microbatch), &[done]);
     }
 
     fn over_replicas(&mut self, one: OverReplicas, payload: Payload, waits: &[InstructionId]) -> InstructionId {

@@ -29,6 +29,7 @@ use rustc_hash::FxHashMap;
 use crate::axes;
 use crate::layout::{chunks, layout};
 use crate::legality;
+use crate::passes::{Bucket, buckets};
 use crate::schedules::{self, Order};
 use crate::shares::{Turn, turns};
 use crate::vocabulary::{self, Event};
@@ -90,11 +91,36 @@ pub(crate) struct Lowering<'a> {
     layers: &'a [Chunk],
     reductions: Reductions<'a>,
     templates: Vec<Templates>,
+    /// By chunk.
+    last: Vec<LastPass>,
     message_bytes: Bytes,
     /// What replicas do, each way once.
     courses: Vec<Course>,
     /// Of each replica, which of those it goes.
     course_of: Vec<u32>,
+}
+
+/// The pass that adds to a chunk's gradients last.
+#[derive(Default)]
+struct LastPass {
+    /// Whether something is reduced beside it, part by part.
+    by_part: bool,
+    /// What of it, where passes scatter nothing; then with another template for it.
+    buckets: Vec<Bucket>,
+    templates: Option<Templates>,
+}
+
+impl LastPass {
+    fn new(reductions: &Reductions<'_>, shape: Shape<'_>, plan: &Plan, (number, chunk): (usize, &Chunk)) -> Self {
+        let held = held_parameters(shape, chunk, chunk.all_units());
+        if !reductions.is_by_part(number, held) {
+            return Self::default();
+        }
+        let buckets = reductions.bucket_of_passes().map_or_else(Vec::new, |least| buckets(shape, chunk, least));
+        let in_buckets = || Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule), &buckets);
+        let templates = (!buckets.is_empty()).then(in_buckets);
+        Self { by_part: true, buckets, templates }
+    }
 }
 
 /// The order in which a replica goes through an iteration.
@@ -132,9 +158,11 @@ impl<'a> Lowering<'a> {
         let shape = Shape { model, workload, layout };
         let division = plan.sharing.vocabulary;
         let layers = vocabulary::layers_of(chunks, division, plan.pipeline());
-        let of_layers = |chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule));
+        let reductions = Reductions::new(model, workload, layout, plan, chunks);
+        let of_layers = |chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule), &[]);
         let of_slice = |chunk| Templates::of_slice(shape, chunk, division);
         let templates = layers.iter().map(of_layers).chain(chunks[layers.len()..].iter().map(of_slice)).collect();
+        let last = chunks.iter().enumerate().map(|chunk| LastPass::new(&reductions, shape, plan, chunk)).collect();
         let (mut courses, mut course_of) = (Vec::<Course>::new(), Vec::with_capacity(layout.data as usize));
         for turn in turns(layout, model.variants.experts.is_some(), &plan.schedule) {
             let known = courses.iter().position(|course| course.turn == turn);
@@ -150,10 +178,11 @@ impl<'a> Lowering<'a> {
             workload,
             layout,
             templates,
+            last,
             message_bytes: message_bytes(shape),
             courses,
             course_of,
-            reductions: Reductions::new(model, workload, layout, plan.overlap_gradients, chunks),
+            reductions,
             chunks,
             layers,
         })

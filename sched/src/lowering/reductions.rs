@@ -3,16 +3,18 @@
 use ir::counts::{
     HeldParameters, Shape, chunk_partial_gradient_parameters, gradient_bytes, parameter_bytes, payload_bytes,
 };
+use ir::grid::{Action, Cell};
 use ir::program::{Chunk, CollectiveKind, Layout, Payload};
-use ir::{Axis, Bytes, ChunkId, Model, Workload, ZeroStage};
+use ir::{Axis, Backward, Bytes, ChunkId, MicrobatchId, Model, Plan, Schedule, Workload, ZeroStage};
 
 use crate::axes::Sharding;
+use crate::schedules::last_of_dual_pipe_v;
 
 /// The reductions of one plan's iteration.
 #[derive(Clone, Debug)]
 pub(crate) struct Reductions<'a> {
     shape: Shape<'a>,
-    overlap: bool,
+    plan: &'a Plan,
     chunks: &'a [Chunk],
     sharding: Sharding,
     /// By position: parameters whose gradient each tensor rank has only for its part of the sequence.
@@ -39,6 +41,11 @@ impl OverReplicas {
             (false, true) => Payload::ExpertParameters { chunk },
         }
     }
+
+    /// What it moves, as gradients of the bucket of a chunk that begins with a unit.
+    pub(crate) const fn of_unit(&self, chunk: ChunkId, unit: u32, microbatch: MicrobatchId) -> Payload {
+        Payload::UnitGradients { chunk, unit, experts: self.experts, microbatch }
+    }
 }
 
 impl<'a> Reductions<'a> {
@@ -46,7 +53,7 @@ impl<'a> Reductions<'a> {
         model: &'a Model,
         workload: &'a Workload,
         layout: &'a Layout,
-        overlap: bool,
+        plan: &'a Plan,
         chunks: &'a [Chunk],
     ) -> Self {
         let shape = Shape { model, workload, layout };
@@ -56,7 +63,7 @@ impl<'a> Reductions<'a> {
                 partial[chunk.stage.index()] += chunk_partial_gradient_parameters(shape, chunk);
             }
         }
-        Self { shape, overlap, chunks, sharding: Sharding::of(layout), partial }
+        Self { shape, plan, chunks, sharding: Sharding::of(layout), partial }
     }
 
     /// The positions that must agree on the gradient of a tied embedding: those of the first and last chunk, if they
@@ -69,38 +76,105 @@ impl<'a> Reductions<'a> {
         (self.shape.model.tied_head && first != last).then_some((first, last))
     }
 
-    /// Whether a chunk's gradients go to the data stream right after its last weight-gradient pass: if the plan overlaps
-    /// them and nothing of them must be reduced otherwise before.
+    /// Whether a chunk's gradients go to the data stream as passes leave them: if the plan overlaps them. What is reduced over
+    /// other axes too (gradients of norms that each tensor rank has in part, of a tied embedding) follows at the end.
     pub(crate) fn is_early(&self, chunk: usize) -> bool {
-        let chunk = &self.chunks[chunk];
-        if !self.shape.layout.sharing.vocabulary.is_ends() {
-            return self.overlap && !chunk.head;
-        }
-        let tied = self.embedding().is_some() && (chunk.embedding || chunk.head);
-        self.overlap && !tied && self.replicated_bytes(chunk.stage.raw()).is_none()
+        let slice = !self.shape.layout.sharing.vocabulary.is_ends() && self.chunks[chunk].head;
+        self.plan.overlap_gradients && !slice
     }
 
-    /// Whether copies of a chunk's shards are summed part by part, each as soon as the last microbatch's gradients of the part
-    /// are scattered: with hybrid sharding, beside what is left of the backward pass, as FSDP does on a stream of its own.
-    /// Where replicas take unlike shares, their last microbatches have unlike numbers, and copies are summed at the end.
-    pub(crate) fn is_by_part(&self, chunk: usize) -> bool {
+    /// Whether gradients of a chunk, of which a rank holds `held`, are reduced part by part beside what is left of the last
+    /// microbatch's pass, on a stream that no pass waits for. Where replicas take unlike shares, their last microbatches have
+    /// unlike numbers, and what is left is reduced when passes have ended.
+    ///
+    /// * ZeRO-2 and 3: copies of hybrid shards, each part as soon as it is scattered, as FSDP does.
+    /// * ZeRO-0 and 1: bucket by bucket, as Megatron-LM does where that is on the critical path (its data-parallel wrapper
+    ///   cuts no buckets but on the first chunk of the first position): the chunk's last pass [ends](Self::ends_alone) its
+    ///   position's.
+    pub(crate) fn is_by_part(&self, chunk: usize, held: HeldParameters) -> bool {
         let layout = self.shape.layout;
-        let divided = layout.sharing.vocabulary.is_ends() && layout.shares.are_equal() && self.scattered() > 1;
-        divided && self.sharding.copies > 1 && self.is_early(chunk)
+        if !self.is_early(chunk) || !layout.sharing.vocabulary.is_ends() || !layout.shares.are_equal() {
+            return false;
+        }
+        match layout.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => {
+                self.ends_alone(chunk) && held.total() > self.bucket() && !self.gradients(held).is_empty()
+            }
+            ZeroStage::Zero2 | ZeroStage::Zero3 => self.scattered() > 1 && self.sharding.copies > 1,
+        }
     }
 
-    /// Bytes of a rank's shard of a part whose gradients are scattered as `whole`.
-    pub(crate) fn shard_of(&self, whole: Bytes) -> Bytes {
-        Bytes::new(whole.get() / u64::from(self.sharding.ranks))
+    /// Parameters of a rank whose gradients make a bucket.
+    pub(crate) fn bucket(&self) -> u64 {
+        self.shape.layout.sharing.bucket(self.shape.layout.replicas())
+    }
+
+    /// The same where passes leave gradients in buckets; `None` where they scatter them.
+    pub(crate) fn bucket_of_passes(&self) -> Option<u64> {
+        match self.shape.layout.zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => Some(self.bucket()),
+            ZeroStage::Zero2 | ZeroStage::Zero3 => None,
+        }
+    }
+
+    /// Whether the pass that adds to a chunk's gradients last is the last pass of its position, and no pass waits for it:
+    /// nothing hides what is reduced afterwards.
+    pub(crate) fn ends_alone(&self, chunk: usize) -> bool {
+        let one_chunk = self.plan.chunks_per_stage() == 1;
+        match &self.plan.schedule {
+            Schedule::GPipe | Schedule::OneForwardOneBackward => chunk == 0,
+            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleH2 | Schedule::ZeroBubble(_) => one_chunk || chunk == 0,
+            // The chunk on the way down ends with the weight pass of the last microbatch.
+            Schedule::Vee(_) | Schedule::DualPipeV => chunk < self.plan.stages.len(),
+            Schedule::Explicit(grid) => {
+                let last = grid.rows.iter().filter_map(|row| row.last()).find(|cell| cell.chunk.index() == chunk);
+                last.is_some_and(|cell| match cell.action {
+                    Action::BackwardWeight => true,
+                    Action::Backward => chunk == 0,
+                    Action::Forward | Action::BackwardInput => false,
+                })
+            }
+        }
+    }
+
+    /// The pass that adds to a chunk's gradients last.
+    pub(crate) fn last_weights(&self, chunk: usize) -> Action {
+        match &self.plan.schedule {
+            Schedule::DualPipeV => last_of_dual_pipe_v(self.plan.pipeline(), chunk),
+            Schedule::Explicit(grid) => {
+                let of = |cell: &&Cell| {
+                    cell.chunk.index() == chunk && matches!(cell.action, Action::Backward | Action::BackwardWeight)
+                };
+                let last = grid.rows.iter().find_map(|row| row.iter().rev().find(of));
+                last.map_or(Action::Backward, |cell| cell.action)
+            }
+            schedule if schedule.backward() == Backward::Split => Action::BackwardWeight,
+            _ => Action::Backward,
+        }
+    }
+
+    /// The reductions of a bucket's gradients, in order, of which a rank holds `held`.
+    pub(crate) fn of_bucket(&self, held: HeldParameters) -> Vec<OverReplicas> {
+        self.gradients(held)
+    }
+
+    /// The sum over copies of a rank's shard of a part that was scattered as `whole`.
+    pub(crate) fn of_scattered(&self, whole: Bytes) -> OverReplicas {
+        let bytes = Bytes::new(whole.get() / u64::from(self.sharding.ranks));
+        OverReplicas { kind: CollectiveKind::AllReduce, axis: Axis::Replica, experts: false, bytes }
     }
 
     /// The reductions of a chunk's gradients that are left when its last backward pass has ended.
     pub(crate) fn after_passes(&self, chunk: usize, held: HeldParameters) -> Vec<OverReplicas> {
-        let mut left = self.gradients(held);
-        if self.is_by_part(chunk) {
-            left.retain(|one| one.axis != Axis::Replica);
+        match (self.is_by_part(chunk, held), self.shape.layout.zero) {
+            (false, _) => self.gradients(held),
+            (true, ZeroStage::Zero0 | ZeroStage::Zero1) => Vec::new(),
+            (true, ZeroStage::Zero2 | ZeroStage::Zero3) => {
+                let mut left = self.gradients(held);
+                left.retain(|one| one.axis != Axis::Replica);
+                left
+            }
         }
-        left
     }
 
     /// Whether only a rank's part of the gradients is left after each pass (ZeRO-2 and 3).

@@ -8,7 +8,7 @@ use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
 use ir::{Backward, Schedule, VocabularyDivision};
 
 use super::held::{Amounts, cover};
-use crate::passes::{Copied, Moves, PassOp, pass_ops};
+use crate::passes::{Bucket, Copied, Moves, PassOp, pass_in_buckets};
 use crate::vocabulary::{self, Work};
 
 /// A buffer that outlives its instruction, by its number among those of one microbatch in one chunk.
@@ -84,7 +84,14 @@ struct Slots {
 }
 
 impl Templates {
-    pub(crate) fn new(shape: Shape<'_>, chunk: &Chunk, overlap_gradients: bool, runs: Runs) -> Self {
+    /// With instructions of passes that add to gradients cut by buckets, if there are any.
+    pub(crate) fn new(
+        shape: Shape<'_>,
+        chunk: &Chunk,
+        overlap_gradients: bool,
+        runs: Runs,
+        buckets: &[Bucket],
+    ) -> Self {
         let mut amounts = Amounts::new(shape, chunk);
         let mut steps = |action| {
             if !runs.has(action) {
@@ -97,7 +104,8 @@ impl Templates {
                 };
                 Step { op, workspace, allocates: Vec::new(), frees: Vec::new() }
             };
-            pass_ops(shape, chunk, overlap_gradients, action).into_iter().map(step).collect::<Vec<_>>()
+            let ops = pass_in_buckets(shape, chunk, overlap_gradients, action, buckets);
+            ops.into_iter().map(step).collect::<Vec<_>>()
         };
         let (mut forward, mut whole) = (steps(Action::Forward), steps(Action::Backward));
         let (mut input, mut weight) = (steps(Action::BackwardInput), steps(Action::BackwardWeight));

@@ -333,3 +333,59 @@ fn segments_take_the_longest_of_their_streams() {
     let expect = [(4, 4, false), (9, 9, false), (13, 10, true), (13, 10, true), (9, 9, false), (4, 4, false)];
     assert_eq!(found(cost::Slowing::new(2.0, 2.0)), expect);
 }
+
+/// Buckets close at the first part with which they are large enough, from the end of the chunk on; what is left at its
+/// beginning is one. Nothing of a pass but where its instructions end depends on them.
+#[test]
+fn passes_end_instructions_where_buckets_do() {
+    let check_buckets = |asked: &Asked, least: u64, action: Action, expect: &str| {
+        let layout = crate::layout::layout(&asked.plan);
+        let shape = Shape { model: &asked.model, workload: &asked.work, layout: &layout };
+        let found = buckets(shape, &asked.chunk, least);
+        let held = found.iter().map(|bucket| bucket.held.total()).sum::<u64>();
+        assert_eq!(held, ir::counts::chunk_parameters(shape, &asked.chunk));
+        assert!(found.iter().rev().skip(1).all(|bucket| bucket.held.total() >= least));
+        let ops = pass_in_buckets(shape, &asked.chunk, true, action, &found);
+        let completed = ops.iter().filter_map(|op| completes(op, &found)).map(|bucket| bucket.units);
+        assert!(completed.eq(found.iter().map(|bucket| bucket.units)), "{ops:?} {found:?}");
+        let text = |op: &PassOp| match op {
+            PassOp::Compute { pass, units } => {
+                let letter = match pass {
+                    Pass::Recompute => "R",
+                    Pass::BackwardWeight => "W",
+                    Pass::Forward | Pass::Backward | Pass::BackwardInput => "B",
+                };
+                format!("{letter}{}..{}", units.start, units.end)
+            }
+            PassOp::Collective { kind, .. } => kind.name().to_owned(),
+            PassOp::HostCopy { .. } => "copy".to_owned(),
+        };
+        assert_eq!(ops.iter().map(text).collect::<Vec<_>>().join(" "), expect, "{least}");
+    };
+    let whole = ask(1, 2, [true, true], |_| {});
+    let layer = ir::counts::held_parameters(
+        Shape { model: &whole.model, workload: &whole.work, layout: &crate::layout::layout(&whole.plan) },
+        &whole.chunk,
+        UnitRange { start: 1, end: 5 },
+    );
+    check_buckets(&whole, 1, Action::Backward, "B9..12 B5..9 B1..5 B0..1");
+    check_buckets(&whole, 1, Action::BackwardWeight, "W9..12 W5..9 W1..5 W0..1");
+    check_buckets(&whole, 1 << 40, Action::Backward, "B0..12");
+    // The head is larger than a layer, and the embedding follows the first two.
+    check_buckets(&whole, 2 * layer.total(), Action::Backward, "B5..12 B0..5");
+    let again = ask(1, 2, [true, true], |asked| asked.chunk.recompute = Recompute::Full);
+    check_buckets(&again, 1, Action::Backward, "B9..12 R5..9 B5..9 R1..5 B1..5 B0..1");
+    let reduced = ask(2, 2, [false, false], |_| {});
+    check_buckets(
+        &reduced,
+        1 << 40,
+        Action::Backward,
+        "B7..8 all-reduce B5..7 all-reduce B3..5 all-reduce B1..3 all-reduce B0..1",
+    );
+    check_buckets(
+        &reduced,
+        1,
+        Action::Backward,
+        "B7..8 all-reduce B5..7 all-reduce B4..5 B3..4 all-reduce B1..3 all-reduce B0..1",
+    );
+}

@@ -7,13 +7,15 @@ use ir::{Axis, Bytes, Recompute, ZeroStage};
 
 use super::around::Surroundings;
 use super::parts::{Parts, layer_of, part, part_down};
-use super::{Copied, Moves, PassOp};
+use super::{Bucket, Copied, Moves, PassOp};
 use crate::axes::Sharding;
 
 /// A pass that grows.
 pub(super) struct Walk<'a> {
     around: Surroundings<'a>,
     overlap_gradients: bool,
+    /// Where instructions of a pass that adds to gradients end, beside where they end anyway.
+    buckets: &'a [Bucket],
     sharding: Sharding,
     up: Parts,
     down: Parts,
@@ -25,7 +27,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(shape: Shape<'a>, chunk: &'a Chunk, overlap_gradients: bool) -> Self {
+    pub(super) fn new(shape: Shape<'a>, chunk: &'a Chunk, overlap_gradients: bool, buckets: &'a [Bucket]) -> Self {
         let around = Surroundings::new(shape, chunk);
         let layout = shape.layout;
         let sharding = Sharding::of(layout);
@@ -40,6 +42,7 @@ impl<'a> Walk<'a> {
         Self {
             around,
             overlap_gradients,
+            buckets,
             sharding,
             up: of(divided && layout.zero == ZeroStage::Zero3),
             down: of(divided && matches!(layout.zero, ZeroStage::Zero2 | ZeroStage::Zero3)),
@@ -164,6 +167,10 @@ impl<'a> Walk<'a> {
                     self.leave_down(units);
                 }
             }
+            if pass == Pass::Backward && self.buckets.iter().any(|bucket| bucket.units.start == position) {
+                self.compute(pass, position, end);
+                end = position;
+            }
         }
         self.compute(pass, 0, end);
     }
@@ -200,9 +207,10 @@ impl<'a> Walk<'a> {
     pub(super) fn weights(&mut self) {
         let mut end = self.chunk().units();
         while end > 0 {
+            let bucket = || self.buckets.iter().map(|bucket| bucket.units).find(|units| units.end == end);
             let units = match self.scatters() {
                 true => part_down(self.chunk(), self.down, end - 1),
-                false => self.chunk().all_units(),
+                false => bucket().unwrap_or_else(|| self.chunk().all_units()),
             };
             self.compute(Pass::BackwardWeight, units.start, end);
             self.leave_down(units);

@@ -376,6 +376,7 @@ impl PlanKeys {
             zero: Some(plan.zero),
             shard: Some(plan.sharing.shard),
             overlap_gradients: Some(plan.overlap_gradients),
+            bucket: plan.sharing.bucket,
             prefetch: Some(plan.sharing.prefetch),
             overlap_parameters: Some(plan.sharing.overlap_parameters),
             overlap_tensor: Some(plan.sharing.overlap_tensor),
@@ -428,6 +429,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
     put("zero", keys.zero.map(|zero| number(zero.number())));
     put("shard", keys.shard.as_ref().map(all_or_count));
     put("overlap_gradients", keys.overlap_gradients.map(Value::Boolean));
+    put("bucket", keys.bucket.map(|bucket| number(i64::try_from(bucket).expect("limited as it was read"))));
     put("prefetch", keys.prefetch.map(Value::Boolean));
     put("overlap_parameters", keys.overlap_parameters.map(Value::Boolean));
     put("overlap_tensor", keys.overlap_tensor.map(Value::Boolean));

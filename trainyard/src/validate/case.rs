@@ -210,6 +210,7 @@ fn plan(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Plan {
             offload_optimizer: matches!(switches.offload, Offload::Optimizer | Offload::OptimizerAndParameters),
             offload_parameters: switches.offload == Offload::OptimizerAndParameters,
             vocabulary: vocabulary(layout.vocabulary),
+            bucket: None,
         },
         placement: Vec::new(),
     }

@@ -79,6 +79,48 @@ fn copies_of_shards_are_summed_beside_the_backward_pass() {
     }
 }
 
+/// Under ZeRO-0 and 1 gradients go bucket by bucket beside the last backward pass (Megatron-LM's `--overlap-grad-reduce`,
+/// DDP's buckets), with sequence parallelism and a tied embedding too: only what the last bucket leaves has nothing to hide
+/// behind. In one bucket, or with unequal shares, all of it does. The program says the same.
+#[test]
+fn gradients_are_reduced_bucket_by_bucket_beside_the_last_pass() {
+    let mut model = large(16);
+    model.tied_head = true;
+    let work = workload(4096, 64);
+    let with = |zero: ZeroStage, degrees: [u32; 4], overlap: bool, bucket: Option<u64>| {
+        ask(&model, &work, 4, degrees, |plan| {
+            (plan.zero, plan.overlap_gradients, plan.sharing.bucket) = (zero, overlap, bucket);
+        })
+    };
+    for zero in [ZeroStage::Zero0, ZeroStage::Zero1] {
+        for degrees in [[32, 1, 1, 1], [4, 8, 1, 1], [16, 1, 2, 1], [8, 2, 2, 1], [8, 2, 2, 2]] {
+            let (apart, beside) = (with(zero, degrees, false, None), with(zero, degrees, true, None));
+            let one = with(zero, degrees, true, Some(1 << 40));
+            let data = |found: &Prediction| exposed(found, Activity::Data);
+            let say = format!("{zero:?} {degrees:?}: {:?} {:?}", apart.breakdown, beside.breakdown);
+            // Gathers of stepped parameters stay, which are half of ZeRO-1's. In a pipeline the last position has more to do and
+            // waits for the first one's gradients of the tied embedding.
+            let left = if zero == ZeroStage::Zero0 { 0.5 } else { 0.75 };
+            assert!(degrees[2] > 1 || data(&beside) < left * data(&apart), "{say}");
+            assert!(beside.iteration < apart.iteration && beside.iteration <= one.iteration, "{say}");
+            assert!(one.iteration <= apart.iteration && (degrees[2] > 1 || beside.iteration < one.iteration), "{say}");
+            let cost = analytic(dgx(4));
+            let mut asked = plan(&model, &work, degrees, Schedule::OneForwardOneBackward);
+            asked.zero = zero;
+            let carried = OnBackend::new(&model, &work, &cost, Interpreter::new(&cost)).evaluate(&asked).unwrap();
+            assert_eq!(carried.iteration, beside.iteration, "{say}");
+        }
+    }
+    // Replicas of unequal shares have no last microbatch in common.
+    let shared = |bucket| {
+        ask(&model, &work, 4, [4, 8, 1, 1], |plan| {
+            *plan = plan.clone().with_shares(vec![16, 16, 20, 12]);
+            plan.sharing.bucket = bucket;
+        })
+    };
+    assert_eq!(shared(None).iteration, shared(Some(1 << 40)).iteration);
+}
+
 #[test]
 fn rings_hide_behind_long_sequences_and_gathers_do_not() {
     let (model, work) = (large(8), workload(65_536, 8));

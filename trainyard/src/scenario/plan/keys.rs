@@ -46,6 +46,8 @@ pub struct PlanKeys {
     pub shard: Option<Option<u32>>,
     /// Overlap of gradient reduction.
     pub overlap_gradients: Option<bool>,
+    /// Parameters whose gradients are reduced together beside the last backward pass.
+    pub bucket: Option<u64>,
     /// Whether parameters are gathered ahead (ZeRO-3).
     pub prefetch: Option<bool>,
     /// Whether stepped parameters are gathered beside the next iteration.
@@ -75,6 +77,8 @@ pub struct Offload {
     pub parameters: bool,
 }
 
+/// More parameters than any rank holds.
+const LARGEST_BUCKET: u64 = 1 << 48;
 /// The word for all: of layers, of replicas.
 pub(in crate::scenario) const ALL: &str = "all";
 /// What can be offloaded, by name.
@@ -141,6 +145,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         optional(table, "zero", |v| v.integer(0..=3).and_then(|n| ZeroStage::from_number(u32::try_from(n).ok()?)));
     let shard = optional(table, "shard", |v| all_or_count(v, 1));
     let (overlap_gradients, prefetch) = (flag(table, "overlap_gradients"), flag(table, "prefetch"));
+    let bucket = optional(table, "bucket", |value| value.integer(1..=LARGEST_BUCKET));
     let overlap_parameters = flag(table, "overlap_parameters");
     let (overlap_tensor, overlap_experts) = (flag(table, "overlap_tensor"), flag(table, "overlap_experts"));
     let offload = optional(table, "offload", offload);
@@ -166,6 +171,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         zero: zero?,
         shard: shard?,
         overlap_gradients: overlap_gradients?,
+        bucket: bucket?,
         prefetch: prefetch?,
         overlap_parameters: overlap_parameters?,
         overlap_tensor: overlap_tensor?,

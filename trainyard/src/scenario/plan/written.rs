@@ -166,6 +166,7 @@ impl PlanKeys {
             offload_optimizer: optimizer,
             offload_parameters: parameters,
             vocabulary: self.vocabulary.unwrap_or(sharing.vocabulary),
+            bucket: self.bucket.or(sharing.bucket),
         }
     }
 }

@@ -76,16 +76,13 @@ fn otherwise(subject: &Subject<'_>, what: impl Into<String>) -> Otherwise {
     }
 }
 
-/// What a price of unlike networks leaves out.
-const FIRST_NODE: &str = "a collective is priced by the network of its first member's node";
-
 /// Devices and network adapters that are slower than their like, as if they were not: what each kind of straggler costs.
 fn stragglers(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {
     let cluster = subject.job.cost.cluster();
     let mut all = Vec::new();
-    let mut push = |what: String, cluster: ir::Cluster, note| -> Result<(), Error> {
+    let mut push = |what: String, cluster: ir::Cluster| -> Result<(), Error> {
         let cost = whatif::prices_on(subject.job.loaded, cluster)?;
-        all.push(Otherwise { cost: Some(cost), note, ..otherwise(subject, what) });
+        all.push(Otherwise { cost: Some(cost), ..otherwise(subject, what) });
         Ok(())
     };
     for (index, slow) in cluster.device_kinds.iter().enumerate() {
@@ -94,7 +91,7 @@ fn stragglers(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {
         if let Some(fast) = fastest {
             let mut cluster = cluster.clone();
             cluster.device_kinds[index].slowdown = fast.slowdown;
-            push(format!("{} as fast as {}", slow.name, fast.name), cluster, "")?;
+            push(format!("{} as fast as {}", slow.name, fast.name), cluster)?;
         }
     }
     let network = |kind: &ir::NodeKind| f64::from(kind.nics) * kind.nic.bandwidth.get();
@@ -104,7 +101,7 @@ fn stragglers(subject: &Subject<'_>) -> Result<Vec<Otherwise>, Error> {
         if let Some(fast) = fastest {
             let mut cluster = cluster.clone();
             (cluster.node_kinds[index].nic, cluster.node_kinds[index].nics) = (fast.nic.clone(), fast.nics);
-            push(format!("network of {} as fast as that of {}", slow.name, fast.name), cluster, FIRST_NODE)?;
+            push(format!("network of {} as fast as that of {}", slow.name, fast.name), cluster)?;
         }
     }
     Ok(all)
