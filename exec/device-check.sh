@@ -135,7 +135,7 @@ emulated() {
     export MACHINE_SHIM=$here/kernels/shim MACHINE_BUILDS=$machine/builds
     export OUT=${OUT:-target/device-check/results} TRAINYARD_CASES=1
     # The promises that every backend keeps, of ranks on a GPU.
-    cargo test --release -p trainyard-conformance --test backends -- cuda:: --nocapture --test-threads=1 2>&1 |
+    cargo test --release -p trainyard-conformance --test backends -- cuda:: on_gpus --nocapture --test-threads=1 2>&1 |
         tee target/device-check-suite.log
     ! grep -q 'SKIP ' target/device-check-suite.log || { echo "no GPU is emulated"; exit 1; }
     here=$PWD/target/device-check

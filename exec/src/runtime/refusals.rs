@@ -33,7 +33,7 @@ pub(super) fn of(program: &Program) -> Vec<Problem> {
 
 /// What devices do not carry out of what the CPU does.
 pub(super) fn on_devices(program: &Program, devices: &dyn Devices) -> Vec<Problem> {
-    let (workload, mesh) = (&program.workload, program.layout.mesh);
+    let workload = &program.workload;
     let mut problems = Vec::new();
     let mut refuse = |asked: bool, key: &str, what: &str| {
         if asked {
@@ -42,7 +42,6 @@ pub(super) fn on_devices(program: &Program, devices: &dyn Devices) -> Vec<Proble
         }
     };
     refuse(program.model.variants.experts.is_some(), "model.experts", "experts");
-    refuse(mesh.context > 1, "plan.mesh.context", "attention over sequences that ranks share");
     let halved = workload.precision == Precision::Bf16 && workload.recipe.gradients == GradientFormat::Half;
     refuse(halved, "training.gradients", "sums of gradients in half precision");
     if let Some(why) = devices.unsupported(&attention(program)) {

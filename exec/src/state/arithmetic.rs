@@ -1,7 +1,7 @@
 //! The arithmetic of passes, wherever numbers lie: [`kernels`](crate::kernels) on host memory, or the operation of the same
 //! meaning on a device. Functions are named and take their operands as those of the kernels do.
 //!
-//! What devices do not carry out (experts, shared or packed sequences) takes host memory and is refused before a program is
+//! What devices do not carry out (experts, packed sequences) takes host memory and is refused before a program is
 //! loaded for a device.
 
 use super::values::{View, ViewMut};
@@ -223,13 +223,26 @@ pub(super) fn attention_forward<'a, 'b>(
     }
 }
 
-/// `saved` is the output and its log-sum-exps; writes the gradients of queries, keys and values.
+/// Joins a part, of output and log-sum-exps, to what there is of both, in FP32.
+pub(super) fn attention_merge(out: ViewMut<'_>, lse: ViewMut<'_>, part_out: View<'_>, part_lse: View<'_>) {
+    match out {
+        ViewMut::Host(out) => {
+            kernels::attention::attention_merge(out, lse.host(), part_out.host(), part_lse.host());
+        }
+        ViewMut::Device(on, out) => {
+            let (lse, part_out, part_lse) = (lse.slice(), part_out.slice(), part_lse.slice());
+            on.run(&Operation::AttentionMerge { out, lse, part_out, part_lse });
+        }
+    }
+}
+
+/// `saved` is the output and its log-sum-exps; writes the gradients of queries, keys and values, or adds them.
 pub(super) fn attention_backward<'a>(
     over: Packed<'_>,
     core: Core<'_>,
     (out, lse): (View<'_>, View<'_>),
     d_out: impl Into<View<'a>>,
-    [dq, dk, dv]: [ViewMut<'_>; 3],
+    (store, [dq, dk, dv]): (Store, [ViewMut<'_>; 3]),
     workspace: &mut AttentionWorkspace,
 ) {
     let Core { q, k, v } = core;
@@ -238,13 +251,14 @@ pub(super) fn attention_backward<'a>(
             let saved = AttentionSaved { q: q.host(), k: k.host(), v: v.host(), out: out.host(), lse: lse.host() };
             let mut gradients = AttentionGradients { dq, dk: dk.host(), dv: dv.host() };
             let d_out = d_out.into().host();
-            kernels::attention::attention_backward(over, saved, d_out, Store::Overwrite, &mut gradients, workspace);
+            kernels::attention::attention_backward(over, saved, d_out, store, &mut gradients, workspace);
         }
         ViewMut::Device(on, dq) => {
             let (shape, tensors) = (whole_sequences(over), core.tensors(out.slice(), lse.slice()));
             let (d_out, dk, dv) = (d_out.into().slice(), dk.slice(), dv.slice());
+            let add = adds(store);
             on.with_scratch(tensors.lse.element, tensors.lse.length, |delta| {
-                on.run(&Operation::AttentionBackward { shape, tensors, d_out, delta, add: false, dq, dk, dv });
+                on.run(&Operation::AttentionBackward { shape, tensors, d_out, delta, add, dq, dk, dv });
             });
         }
     }

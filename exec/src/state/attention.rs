@@ -123,8 +123,8 @@ impl Work<'_> {
     /// The core's output is there: the projection, as the branch.
     pub(super) fn attention_finish(&mut self, layer: usize) -> Result<(), Suspect> {
         let (sublayer, discards) = (2 * layer, self.discards());
-        let mut out = self.slot.attention[layer].out.take().expect("the core's output");
-        self.dims.formats.round(&mut out);
+        let out = self.slot.attention[layer].out.take().expect("the core's output");
+        let out = self.rounded(out);
         let branch = self.project_out(layer, &out);
         let slot = &mut self.slot.attention[layer];
         (slot.out, slot.stage) = (Some(out), Stage::Start);
@@ -137,6 +137,17 @@ impl Work<'_> {
         self.release_after_forward(sublayer);
         let branch = self.after_body(sublayer, branch);
         self.leave_branch(branch, "output of attention")
+    }
+
+    /// The core's output as an activation: parts are joined in FP32.
+    pub(super) fn rounded(&mut self, mut out: Held) -> Held {
+        if out.is_on_device() && out.is_single() && self.dims.formats.is_half() {
+            let rounded = self.pool.copy(BufferKind::Activations, &out);
+            self.pool.give(out);
+            return rounded;
+        }
+        self.dims.formats.round(&mut out);
+        out
     }
 
     /// Leaves the gradient of the normed input, partial over the tensor group.
@@ -161,7 +172,8 @@ impl Work<'_> {
         let mut dq = self.pool.take(kind, q.len());
         let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
         let gradients = [&mut dq, &mut dk, &mut dv].map(Held::view_mut);
-        attention_backward(over, core, (out.view(), lse.view()), &d_out, gradients, self.attention);
+        let saved = (out.view(), lse.view());
+        attention_backward(over, core, saved, &d_out, (Store::Overwrite, gradients), self.attention);
         for held in [q, k, v, lse, d_out] {
             self.pool.give(held);
         }

@@ -53,6 +53,10 @@ impl Held {
     pub(super) fn len(&self) -> usize {
         self.view().len()
     }
+    /// Whether its numbers count as FP32.
+    pub(super) const fn is_single(&self) -> bool {
+        self.element == 4
+    }
     /// Whether it lies on a device.
     pub(super) const fn is_on_device(&self) -> bool {
         matches!(self.data, Content::Device(_))

@@ -4,6 +4,7 @@ use ir::program::{CollectiveKind, Pass, Payload, Unit, UnitRange, UnitTensor};
 use ir::{ChunkId, ContextMethod, MicrobatchId};
 
 use super::slot::Stage;
+use super::work::Suspect;
 use super::{RankState, size};
 
 /// What of a chunk an exchange is of.
@@ -133,6 +134,8 @@ impl RankState {
             work.take_experts(layer, tensor, kind, result);
             Ok(())
         });
+        let on_device = self.on.as_ref().and_then(|on| on.found());
+        let outcome = on_device.map_or(outcome, |(_, of)| Err(Suspect(of)));
         if let Err(suspect) = outcome {
             self.suspect = Some(self.explain(suspect, unit, local, (microbatch, pass)));
         }

@@ -12,12 +12,12 @@ use ir::{ContextMethod, Recompute};
 
 use super::Division;
 use crate::kernels::Store;
-use crate::kernels::attention::{
-    Attention, AttentionGradients, AttentionSaved, Packed, attention_backward, attention_forward, attention_merge,
-};
+use crate::kernels::attention::{Attention, Packed};
 use crate::state::Progress;
+use crate::state::arithmetic::{Core, attention_backward, attention_forward, attention_merge};
 use crate::state::buffers::Held;
 use crate::state::slot::{AttentionSlot, Stage};
+use crate::state::values::View;
 use crate::state::work::{Suspect, Work};
 
 /// The attention of queries of one piece to keys of one.
@@ -26,9 +26,9 @@ fn between(whole: Attention, division: &Division, query: usize, key: usize) -> A
 }
 
 /// A rank's keys and values in what all ranks gave, each `[tokens, heads, head_dim]`.
-fn of_rank(gathered: &[f32], ranks: usize, rank: usize) -> (&[f32], &[f32]) {
+fn of_rank(gathered: &Held, ranks: usize, rank: usize) -> (View<'_>, View<'_>) {
     let each = gathered.len() / ranks;
-    gathered[rank * each..][..each].split_at(each / 2)
+    gathered.view().part(rank * each..(rank + 1) * each).split_at(each / 2)
 }
 
 impl<'a> Work<'a> {
@@ -88,18 +88,23 @@ impl Work<'_> {
     /// Output and sums of a core that has not seen any key.
     fn begin_core(&mut self, layer: usize) {
         let slot = &mut self.slot.attention[layer];
-        let length = slot.q.as_deref().expect("projected").len();
-        let mut out = self.pool.take(BufferKind::Activations, length);
+        let length = slot.q.as_ref().expect("projected").len();
+        // A device joins parts in FP32; in host memory everything is.
+        let joins = self.pool.is_on_device() && self.dims.context.method != ContextMethod::AllToAll;
+        let mut out = match joins {
+            true => self.pool.take_single(BufferKind::Activations, length),
+            false => self.pool.take(BufferKind::Activations, length),
+        };
         let mut lse = self.pool.take_single(BufferKind::Activations, length / self.dims.attention.head_dim);
-        out.fill(0.0);
-        lse.fill(f32::NEG_INFINITY);
+        out.view_mut().clear();
+        lse.view_mut().fill_with(|lse| lse.fill(f32::NEG_INFINITY));
         (slot.out, slot.lse) = (Some(out), Some(lse));
     }
 
     fn attend_own(&mut self, layer: usize) {
         let slot = &mut self.slot.attention[layer];
         let (k, v) = (slot.k.take().expect("projected"), slot.v.take().expect("projected"));
-        self.attend(layer, (&k, &v), self.dims.context.index);
+        self.attend(layer, (k.view(), v.view()), self.dims.context.index);
         let slot = &mut self.slot.attention[layer];
         (slot.k, slot.v) = (Some(k), Some(v));
     }
@@ -116,21 +121,21 @@ impl Work<'_> {
     }
 
     /// Adds the attention to a rank's keys to output and sums.
-    fn attend(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
+    fn attend(&mut self, layer: usize, (k, v): (View<'_>, View<'_>), rank: usize) {
         let (whole, division, starts) = (self.core(layer), &self.dims.context, self.starts);
         let AttentionSlot { q, out, lse, .. } = &mut self.slot.attention[layer];
-        let q = q.as_deref().expect("projected");
-        let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
+        let q = q.as_ref().expect("projected").view();
+        let (out, lse) = (out.as_mut().expect("begun").view_mut(), lse.as_mut().expect("begun").view_mut());
         let mut part = self.pool.take(BufferKind::Workspace, q.len() / division.pieces.len());
         let mut part_lse = self.pool.take_single(BufferKind::Workspace, lse.len() / division.pieces.len());
-        let queries = division.each(q).zip(division.each_mut(out)).zip(division.each_mut(lse));
-        for (piece, (((query, q), (_, out)), (_, lse))) in queries.enumerate() {
+        let queries = division.views(q).zip(division.views_mut(out)).zip(division.views_mut(lse));
+        for (piece, (((query, q), (_, mut out)), (_, mut lse))) in queries.enumerate() {
             let starts = starts.of_piece(piece, division.piece());
             for (key, (k, v)) in pieces_of(division, rank, k, v).filter(|(key, _)| *key <= query) {
                 let shape = between(whole, division, query, key);
                 let over = Packed { shape, starts };
-                attention_forward(over, q, k, v, &mut part, &mut part_lse, self.attention);
-                attention_merge(out, lse, &part, &part_lse);
+                attention_forward(over, Core { q, k, v }, &mut part, &mut part_lse, self.attention);
+                attention_merge(out.again(), lse.again(), part.view(), part_lse.view());
             }
         }
         self.pool.give(part);
@@ -141,9 +146,9 @@ impl Work<'_> {
     fn attend_heads(&mut self, layer: usize) {
         let over = self.over_exchanged(layer);
         let AttentionSlot { q, k, v, out, lse, .. } = &mut self.slot.attention[layer];
-        let [q, k, v] = [q, k, v].map(|held| held.as_deref().expect("exchanged"));
+        let [q, k, v] = [q, k, v].map(|held| held.as_ref().expect("exchanged").view());
         let (out, lse) = (out.as_mut().expect("begun"), lse.as_mut().expect("begun"));
-        attention_forward(over, q, k, v, out, lse, self.attention);
+        attention_forward(over, Core { q, k, v }, &mut *out, lse, self.attention);
         self.dims.formats.round(out);
     }
 
@@ -180,18 +185,18 @@ impl Work<'_> {
     fn begin_gradients(&mut self, layer: usize) {
         let (kind, ranks) = (self.gradient_kind(), self.dims.context.ranks);
         let slot = &mut self.slot.attention[layer];
-        let mut dq = self.pool.take(kind, slot.q.as_deref().expect("kept by forward").len());
-        let each = 2 * slot.k.as_deref().expect("kept by forward").len();
+        let mut dq = self.pool.take(kind, slot.q.as_ref().expect("kept by forward").len());
+        let each = 2 * slot.k.as_ref().expect("kept by forward").len();
         let mut all = self.pool.take(BufferKind::Workspace, ranks * each);
-        dq.fill(0.0);
-        all.fill(0.0);
+        dq.view_mut().clear();
+        all.view_mut().clear();
         (slot.dq, slot.d_gathered) = (Some(dq), Some(all));
     }
 
     fn gradients_own(&mut self, layer: usize) {
         let slot = &mut self.slot.attention[layer];
         let (k, v) = (slot.k.take().expect("kept by forward"), slot.v.take().expect("kept by forward"));
-        self.gradients(layer, (&k, &v), self.dims.context.index);
+        self.gradients(layer, (k.view(), v.view()), self.dims.context.index);
         let slot = &mut self.slot.attention[layer];
         (slot.k, slot.v) = (Some(k), Some(v));
     }
@@ -210,7 +215,8 @@ impl Work<'_> {
                 let rank = (division.index + division.ranks - step) % division.ranks;
                 self.attend(layer, of_rank(&gathered, division.ranks, rank), rank);
             }
-            self.dims.formats.round(self.slot.attention[layer].out.as_mut().expect("begun"));
+            let out = self.slot.attention[layer].out.take().expect("begun");
+            self.slot.attention[layer].out = Some(self.rounded(out));
             self.gradients_own(layer);
         }
         for step in 1..division.ranks {
@@ -226,24 +232,24 @@ impl Work<'_> {
     }
 
     /// Adds the gradients through the keys of a rank.
-    fn gradients(&mut self, layer: usize, (k, v): (&[f32], &[f32]), rank: usize) {
+    fn gradients(&mut self, layer: usize, (k, v): (View<'_>, View<'_>), rank: usize) {
         let (whole, division, starts) = (self.core(layer), &self.dims.context, self.starts);
         let AttentionSlot { q, out, lse, d_out, dq, d_gathered, .. } = &mut self.slot.attention[layer];
-        let [q, out, lse, d_out] = [q, out, lse, d_out].map(|held| held.as_deref().expect("kept for the core"));
-        let dq = dq.as_mut().expect("begun");
-        let all = d_gathered.as_mut().expect("begun");
+        let [q, out, lse, d_out] = [q, out, lse, d_out].map(|held| held.as_ref().expect("kept for the core").view());
+        let dq = dq.as_mut().expect("begun").view_mut();
+        let all = d_gathered.as_mut().expect("begun").view_mut();
         let each = all.len() / division.ranks;
-        let (dk, dv) = all[rank * each..][..each].split_at_mut(each / 2);
-        let queries = division.each(q).zip(division.each(out)).zip(division.each(lse)).zip(division.each(d_out));
-        let queries = queries.zip(division.each_mut(dq)).enumerate();
-        for (piece, (((((query, q), (_, out)), (_, lse)), (_, d_out)), (_, dq))) in queries {
+        let (mut dk, mut dv) = all.part(rank * each..(rank + 1) * each).split_at(each / 2);
+        let queries = division.views(q).zip(division.views(out)).zip(division.views(lse)).zip(division.views(d_out));
+        let queries = queries.zip(division.views_mut(dq)).enumerate();
+        for (piece, (((((query, q), (_, out)), (_, lse)), (_, d_out)), (_, mut dq))) in queries {
             let starts = starts.of_piece(piece, division.piece());
-            let keys = pieces_of(division, rank, k, v).zip(division.each_mut(dk)).zip(division.each_mut(dv));
-            for (((key, (k, v)), (_, dk)), (_, dv)) in keys.filter(|(((key, _), _), _)| *key <= query) {
+            let gradients = division.views_mut(dk.again()).zip(division.views_mut(dv.again()));
+            let keys = pieces_of(division, rank, k, v).zip(gradients);
+            for ((key, (k, v)), ((_, dk), (_, dv))) in keys.filter(|((key, _), _)| *key <= query) {
                 let over = Packed { shape: between(whole, division, query, key), starts };
-                let saved = AttentionSaved { q, k, v, out, lse };
-                let mut gradients = AttentionGradients { dq, dk, dv };
-                attention_backward(over, saved, d_out, Store::Accumulate, &mut gradients, self.attention);
+                let added = (Store::Accumulate, [dq.again(), dk, dv]);
+                attention_backward(over, Core { q, k, v }, (out, lse), d_out, added, self.attention);
             }
         }
     }
@@ -265,9 +271,9 @@ impl Work<'_> {
         let [q, k, v, out, lse, d_out]: [Held; 6] = take.map(|held| held.take().expect("kept for the core"));
         let mut dq = self.pool.take(kind, q.len());
         let [mut dk, mut dv] = [(); 2].map(|()| self.pool.take(kind, k.len()));
-        let saved = AttentionSaved { q: &q, k: &k, v: &v, out: &out, lse: &lse };
-        let mut gradients = AttentionGradients { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        attention_backward(over, saved, &d_out, Store::Overwrite, &mut gradients, self.attention);
+        let core = Core { q: q.view(), k: k.view(), v: v.view() };
+        let written = (Store::Overwrite, [&mut dq, &mut dk, &mut dv].map(Held::view_mut));
+        attention_backward(over, core, (out.view(), lse.view()), &d_out, written, self.attention);
         for held in [q, k, v, out, lse, d_out] {
             self.pool.give(held);
         }
@@ -280,10 +286,14 @@ impl Work<'_> {
 fn pieces_of<'a>(
     division: &Division,
     rank: usize,
-    k: &'a [f32],
-    v: &'a [f32],
-) -> impl Iterator<Item = (usize, (&'a [f32], &'a [f32]))> {
+    k: View<'a>,
+    v: View<'a>,
+) -> impl Iterator<Item = (usize, (View<'a>, View<'a>))> {
     let pieces = division.pieces_of(rank);
-    let length = (k.len() / pieces.len()).max(1);
-    pieces.into_iter().zip(k.chunks_exact(length).zip(v.chunks_exact(length)))
+    let length = k.len() / pieces.len();
+    let piece = move |(index, first)| {
+        let within = index * length..(index + 1) * length;
+        (first, (k.part(within.clone()), v.part(within)))
+    };
+    pieces.into_iter().enumerate().map(piece)
 }

@@ -10,6 +10,8 @@
 //! Heads travel as queries, keys and values, then outputs; backward as outputs with their gradients, then gradients of
 //! queries, keys and values.
 
+use std::borrow::Cow;
+
 use ir::program::{BufferKind, CollectiveKind, Pass, UnitRange};
 
 use super::Division;
@@ -49,6 +51,10 @@ fn place_heads(part: &[f32], division: &Division, rank: usize, all: &mut [f32]) 
     }
 }
 
+fn read(held: &Option<Held>) -> Cow<'_, [f32]> {
+    held.as_ref().expect("computed").view().read()
+}
+
 impl Work<'_> {
     /// Computes what an exchange carries, where the program has it begin before the attention that computes it.
     pub(in crate::state) fn prepare_context(&mut self, layer: usize) {
@@ -69,12 +75,12 @@ impl Work<'_> {
         out.clear();
         match kind {
             CollectiveKind::AllGather => {
-                out.extend_from_slice(slot.k.as_deref().expect("projected"));
-                out.extend_from_slice(slot.v.as_deref().expect("projected"));
+                slot.k.as_ref().expect("projected").view().append_to(out);
+                slot.v.as_ref().expect("projected").view().append_to(out);
             }
             CollectiveKind::ReduceScatter => {
-                out.extend_from_slice(slot.d_gathered.as_deref().expect("gradients of all keys"));
-                self.dims.formats.round(out);
+                slot.d_gathered.as_ref().expect("gradients of all keys").view().append_to(out);
+                self.dims.formats.round(&mut *out);
                 self.pool.release(&mut slot.d_gathered);
             }
             CollectiveKind::AllToAll => self.pack_all_to_all(layer, out),
@@ -87,14 +93,13 @@ impl Work<'_> {
         let [query, key] = [self.dims.query_heads, self.dims.kv_heads];
         let slot = &mut self.slot.attention[layer];
         let exchanged = slot.stage != Stage::Projected;
-        let tensors: Vec<(&Option<Held>, usize)> = match (upwards, exchanged) {
+        let tensors = match (upwards, exchanged) {
             (true, false) => vec![(&slot.q, query), (&slot.k, key), (&slot.v, key)],
             (true, true) => vec![(&slot.out, query)],
             (false, false) => vec![(&slot.out, query), (&slot.d_out, query)],
             (false, true) => vec![(&slot.dq, query), (&slot.dk, key), (&slot.dv, key)],
         };
-        let tensors: Vec<(&[f32], usize)> =
-            tensors.into_iter().map(|(held, heads)| (held.as_deref().expect("computed"), heads)).collect();
+        let tensors: Vec<_> = tensors.into_iter().map(|(held, heads)| (read(held), heads)).collect();
         let each: usize = tensors.iter().map(|(x, _)| x.len() / division.ranks).sum();
         begin(out, (0..division.ranks).map(|_| each));
         for rank in 0..division.ranks {
@@ -189,16 +194,21 @@ impl Work<'_> {
     ) -> [Held; N] {
         let division = &self.dims.context;
         let mut tensors = sizes.map(|size| self.pool.take(kind, size));
-        for (rank, mut part) in parts(result, 1, division.ranks).into_iter().enumerate() {
-            for tensor in &mut tensors {
-                let (mine, after) = part.split_at(tensor.len() / division.ranks);
-                part = after;
-                if back {
-                    place_heads(mine, division, rank, tensor)
-                } else {
-                    place_tokens(mine, division, rank, tensor)
+        let all = parts(result, 1, division.ranks);
+        let mut start = 0;
+        for tensor in &mut tensors {
+            let mine = start..start + tensor.len() / division.ranks;
+            start = mine.end;
+            tensor.view_mut().fill_with(|tensor| {
+                for (rank, part) in all.iter().enumerate() {
+                    let part = &part[mine.clone()];
+                    if back {
+                        place_heads(part, division, rank, tensor);
+                    } else {
+                        place_tokens(part, division, rank, tensor);
+                    }
                 }
-            }
+            });
         }
         tensors
     }

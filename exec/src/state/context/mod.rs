@@ -105,16 +105,6 @@ impl Division {
         let piece = move |(index, first)| (first, data.part(index * length..(index + 1) * length));
         self.pieces.clone().into_iter().enumerate().map(piece)
     }
-
-    /// The same in host memory.
-    fn each_mut<'a>(&self, data: &'a mut [f32]) -> impl Iterator<Item = (usize, &'a mut [f32])> {
-        self.views_mut(data.into()).map(|(first, piece)| (first, piece.host()))
-    }
-
-    /// The same, to read.
-    fn each<'a>(&self, data: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
-        self.views(data.into()).map(|(first, piece)| (first, piece.host()))
-    }
 }
 
 #[cfg(test)]
