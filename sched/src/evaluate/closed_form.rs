@@ -24,7 +24,7 @@ use super::Evaluator;
 use super::company::{Passes, Ran, is_runnable};
 use super::divided;
 use super::inflight::{Context, contexts};
-use super::parts::{LastPass, Left};
+use super::parts::last_passes;
 use super::peak::{Sizes, View};
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
 use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
@@ -32,7 +32,7 @@ use super::relief::Relief;
 use super::shared::Shared;
 use super::tail::tail;
 use crate::layout::chunks;
-use crate::lowering::{OverReplicas, Reductions};
+use crate::lowering::Reductions;
 use crate::schedules::{self, CellTimes, Order, dry_runs, group_size};
 use crate::shares::alone;
 use crate::vocabulary::Event;
@@ -494,49 +494,6 @@ fn ahead(
         }
         times.ready[number] = *now;
     }
-}
-
-/// The last passes of chunks whose gradients are reduced part by part, and by position how much longer the last pass is than
-/// others like it.
-fn last_passes(
-    world: World<'_>,
-    (shared, prepared): (&mut Shared, &mut Prepared),
-    reductions: &Reductions<'_>,
-    chunks: &[Chunk],
-    (costs, basis): (&[ChunkCost], &mut ByBasis),
-) -> (Vec<LastPass>, Vec<u64>) {
-    let (mut found, mut longer) = (Vec::new(), vec![0; prepared.layout.pipeline as usize]);
-    let by_part = chunks.iter().zip(costs).enumerate();
-    for (number, (chunk, _)) in by_part.filter(|(number, (_, cost))| reductions.is_by_part(*number, cost.held)) {
-        let of = (chunk, reductions.last_weights(number), reductions.bucket_of_passes());
-        let (pass, like) = prepared.in_parts(shared, world, of);
-        let mut times = Vec::with_capacity(pass.left().len());
-        for (part, left) in pass.left().enumerate() {
-            let (whole, copies);
-            let these = match left {
-                Left::Bucket(held) => {
-                    whole = reductions.of_bucket(held);
-                    &whole[..]
-                }
-                Left::Scattered(bytes) => {
-                    copies = [reductions.of_scattered(bytes)];
-                    &copies[..]
-                }
-            };
-            for OverReplicas { kind, axis, bytes, .. } in these {
-                let priced = prepared.along(shared, world, *axis, chunk.stage.raw(), *kind, *bytes);
-                basis[index(priced.basis)] += priced.duration.nanoseconds();
-                times.push((part, priced.duration.nanoseconds()));
-            }
-        }
-        let alone = reductions.ends_alone(number);
-        let (total, reduced) = pass.beside(&times, alone);
-        if alone {
-            longer[chunk.stage.index()] = total.saturating_sub(like);
-        }
-        found.push(LastPass { chunk: number, reduced });
-    }
-    (found, longer)
 }
 
 /// Whether any pass or message, or all of them together, would take too long to count.
