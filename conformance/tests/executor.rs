@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 use exec::data::{Dataset, Packing, TextBuilder, generate};
 use exec::runtime::{CpuBackend, CpuOptions, Fault, FaultKind};
 use exec::state::{RecordedRouting, Routing, Weights};
-use ir::program::Payload;
 use ir::{
-    AdamW, Backend, BackendError, Experts, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, NormKind, Op,
+    AdamW, Backend, BackendError, Experts, FeedForward, GradientFormat, LayerRun, Mixer, MlpKind, Model, NormKind,
     ParallelBranches, Positions, Precision, QueryKeyNorm, Rank, Recipe, Recompute, Router, Scoring, Variants, Workload,
     ZeroStage,
 };
 use sched::Folding;
 use trainyard_conformance::clusters;
-use trainyard_conformance::dice::{SEED_VARIABLE, for_each_long_seed, for_each_seed};
+use trainyard_conformance::dice::{for_each_long_seed, for_each_seed};
 use trainyard_conformance::swarm::Case;
 use trainyard_conformance::workspace::root;
 
@@ -79,43 +78,6 @@ fn any_plan_trains_as_one_rank_does_and_as_itself_bit_for_bit() {
         "largest distance from one rank over the swarm: losses {:.1e}, gradient norms {:.1e}",
         most.0, most.1
     ));
-}
-
-/// Whether a program reduces gradients bucket by bucket.
-fn in_buckets(case: &Case) -> bool {
-    let shallow = matches!(case.plan.zero, ZeroStage::Zero0 | ZeroStage::Zero1);
-    let bucket = |op| matches!(op, Op::Collective { payload: Payload::UnitGradients { .. }, .. });
-    shallow && case.program(Folding::Folded).roles.iter().any(|role| role.instructions().iter().any(|i| bucket(i.op)))
-}
-
-/// Gradients that are reduced bucket by bucket beside the last backward pass are those that are reduced when all passes have
-/// ended, to the bit. Where a rank steps other elements (ZeRO-1) only the norm is added up in another order.
-#[test]
-fn buckets_beside_the_last_pass_change_no_bit() {
-    let mut reached = [0; 2];
-    for_each_seed(100, |seed| {
-        let mut case = Case::tiny(seed, 8);
-        case.workload.optimizer.clip_norm = None;
-        case.plan.zero = if seed % 2 == 0 { ZeroStage::Zero0 } else { ZeroStage::Zero1 };
-        case.plan.sharing.bucket = Some(if seed % 3 == 0 { 1500 } else { 1 });
-        case.plan.overlap_gradients = true;
-        if !in_buckets(&case) {
-            return;
-        }
-        let mut after = case.clone();
-        after.plan.overlap_gradients = false;
-        let (beside, after) = (train(&case, None), train(&after, None));
-        let losses = |all: &[(f64, f64)]| all.iter().map(|(loss, _)| loss.to_bits()).collect::<Vec<_>>();
-        assert_eq!(losses(&beside), losses(&after), "{:?}\n{beside:?}\n{after:?}", case.plan);
-        let (_, norms) = worst(&beside, &after);
-        let divided = case.plan.zero == ZeroStage::Zero1;
-        assert!(norms <= if divided { 1e-12 } else { 0.0 }, "norms are {norms:.1e} apart\n{:?}", case.plan);
-        reached[usize::from(divided)] += 1;
-    });
-    say(&format!("{reached:?} cases of ZeRO-0 and ZeRO-1 in buckets"));
-    assert!(std::env::var(SEED_VARIABLE).is_ok() || reached.iter().all(|cases| *cases >= 5), "{reached:?}");
-    let drawn = (0..100).filter(|seed| in_buckets(&Case::tiny(*seed, 8))).count();
-    assert!(drawn >= 3, "{drawn} of 100 cases of the swarm that trains as one rank does");
 }
 
 /// The same training in FP32 on one rank.

@@ -267,7 +267,7 @@ pub(crate) fn random_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
         plan.overlap_gradients = rng.random_bool(0.5);
         // From part by part to all together.
         let buckets = &mut random(seed ^ 0xb0c7);
-        plan.sharing.bucket = Some(pick(buckets, &[1, 20_000, 100_000, 1 << 30])).map(u64::from);
+        plan.sharing.bucket = Some(u64::from(pick(buckets, &[1, 20_000, 100_000, 1 << 30])));
         for stage in &mut plan.stages {
             stage.recompute = [Recompute::None, Recompute::Selective, Recompute::Full][rng.random_range(0..3)];
         }

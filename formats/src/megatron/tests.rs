@@ -102,7 +102,7 @@ fn buckets_of_gradients_go_there_and_back() {
     assert!(LOG.contains(line));
     let none = format!("{line}[default0]:  ddp_bucket_size ................................. None\n");
     assert_eq!(good(&LOG.replace(line, &none), "run.log").plan(64).unwrap().sharing.bucket, None);
-    check("--ddp-bucket-size 0", &["ddp-bucket-size is zero"]);
+    check("--ddp-bucket-size 0", &["ddp-bucket-size: is zero"]);
 }
 
 #[test]

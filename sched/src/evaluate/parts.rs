@@ -74,6 +74,49 @@ impl InParts {
     }
 }
 
+/// The last passes of chunks whose gradients are reduced part by part, and by position how much longer the last pass is than
+/// others like it.
+pub(super) fn last_passes(
+    world: World<'_>,
+    (shared, prepared): (&mut Shared, &mut Prepared),
+    reductions: &Reductions<'_>,
+    chunks: &[Chunk],
+    (costs, basis): (&[ChunkCost], &mut ByBasis),
+) -> (Vec<LastPass>, Vec<u64>) {
+    let (mut found, mut longer) = (Vec::new(), vec![0; prepared.layout.pipeline as usize]);
+    let by_part = chunks.iter().zip(costs).enumerate();
+    for (number, (chunk, _)) in by_part.filter(|(number, (_, cost))| reductions.is_by_part(*number, cost.held)) {
+        let of = (chunk, reductions.last_weights(number), reductions.bucket_of_passes());
+        let (pass, like) = prepared.in_parts(shared, world, of);
+        let mut times = Vec::with_capacity(pass.left().len());
+        for (part, left) in pass.left().enumerate() {
+            let (whole, copies);
+            let these = match left {
+                Left::Bucket(held) => {
+                    whole = reductions.of_bucket(held);
+                    &whole[..]
+                }
+                Left::Scattered(bytes) => {
+                    copies = [reductions.of_scattered(bytes)];
+                    &copies[..]
+                }
+            };
+            for OverReplicas { kind, axis, bytes, .. } in these {
+                let priced = prepared.along(shared, world, *axis, chunk.stage.raw(), *kind, *bytes);
+                basis[index(priced.basis)] += priced.duration.nanoseconds();
+                times.push((part, priced.duration.nanoseconds()));
+            }
+        }
+        let alone = reductions.ends_alone(number);
+        let (total, reduced) = pass.beside(&times, alone);
+        if alone {
+            longer[chunk.stage.index()] = total.saturating_sub(like);
+        }
+        found.push(LastPass { chunk: number, reduced });
+    }
+    (found, longer)
+}
+
 /// An op of the pass that is under way.
 #[derive(Clone, Copy, Debug)]
 struct Running {

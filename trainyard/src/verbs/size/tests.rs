@@ -177,18 +177,25 @@ fn a_scenario_that_asks_nothing_is_told_what_it_could() {
     assert!(error.contains("asks nothing") && error.contains("tokens"), "{error}");
 }
 
+/// A search that goes on after its first guess stops there.
 #[test]
 fn a_search_stops_when_asked() {
-    let interrupt = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupt);
-    let context = Context::new(Arc::clone(&interrupt), move |progress| {
-        if progress.step == "size" && progress.done == 1 {
-            flag.store(true, Ordering::Relaxed);
-        }
-    });
-    let asked = "tokens = \"2T\"\nwithin = \"30d\"";
-    let stopped = size(&parse(&text("1 x dgx-h100", "llama-3.1-70b", 1024, asked)), &context);
-    assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+    let mut stopped = 0;
+    for days in [10, 15, 20, 25, 30, 35] {
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&interrupt);
+        let context = Context::new(Arc::clone(&interrupt), move |progress| {
+            if progress.step == "size" && progress.done == 1 {
+                flag.store(true, Ordering::Relaxed);
+            }
+        });
+        let asked = format!("tokens = \"2T\"\nwithin = \"{days}d\"");
+        let found = size(&parse(&text("1 x dgx-h100", "llama-3.1-70b", 1024, &asked)), &context);
+        let asked_to = interrupt.load(Ordering::Relaxed);
+        assert_eq!(matches!(found, Err(Error::Interrupted)), asked_to, "{days} days: {found:?}");
+        stopped += u32::from(asked_to);
+    }
+    assert!(stopped > 1, "{stopped} of 6 searches went on after their first guess");
 }
 
 #[test]
