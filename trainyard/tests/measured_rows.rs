@@ -37,7 +37,12 @@ fn document(validation: &Validation) -> Value {
 
 /// What the project promises of its own tables with stacks fitted to them: the middle table, and that it beats one constant.
 #[test]
+#[expect(clippy::print_stderr, reason = "what is skipped is said")]
 fn the_projects_tables_are_predicted_when_stacks_are_fitted_to_them() {
+    if std::env::var_os("TRAINYARD_LONG_TESTS").is_none() {
+        eprintln!("SKIP fitting stacks to the project's tables: TRAINYARD_LONG_TESTS=1 takes the half minute for it");
+        return;
+    }
     let request = ValidateRequest { files: &[], leave_out: None, refit: true, scores: &[] };
     let validation = validate(&request, &Context::default()).expect("a score");
     assert!(validation.predicted() >= 1_700, "{} rows have a predicted time", validation.predicted());
@@ -52,7 +57,11 @@ fn the_projects_tables_are_predicted_when_stacks_are_fitted_to_them() {
     let once = validation.stacks_text(Validation::catalog_text());
     assert_eq!(validation.stacks_text(&once), once);
     assert!(once.starts_with(Validation::catalog_text().split("[[cold]]").next().expect("a head").trim_end()));
-    // Its own page is no worse than itself; a figure that was better is told by table and name.
+}
+
+/// A page is no worse than itself; a figure that was better is told by table and name.
+#[test]
+fn what_has_become_worse_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let now = of(&[], &[]).expect("a score");
     let published = now.published_json(&now.scoreboard());
