@@ -462,3 +462,41 @@ fn scenario_of(case: &trainyard_conformance::swarm::Case) -> String {
         plan.microbatches
     )
 }
+
+/// Rows torchtitan-0001 to 0003 of catalog/measured: what torchtitan itself published of a configuration (Llama 3.1 8B on
+/// eight H100 of 500 W, December 2024), in tokens per second and device, and GiB.
+#[test]
+fn published_configurations_are_predicted_as_they_were_measured() {
+    let check = |converters: &str, compiled: bool, (tokens_per_second, gib): (f64, f64)| {
+        let text = format!(
+            "[model]\nname = \"llama3\"\nflavor = \"8B\"\nconverters = [{converters}]\n[training]\nbatch_size = 2\nseq_len = 8192\n\
+             compile = {compiled}\n[parallelism]\ndata_parallel_shard_degree = -1\n\
+             [activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = \"op\"\n"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("train.toml");
+        std::fs::write(&path, text).expect("written");
+        let nodes = ["1 x hgx-h100-96gb-hbm2e".to_owned()];
+        let out = folder.path().join("scenario.toml");
+        let request = ImportRequest {
+            file: &path,
+            from: None,
+            model: None,
+            cluster: &nodes,
+            sequence_length: None,
+            global_batch: None,
+            out: &out,
+            force: false,
+        };
+        import(&request).unwrap_or_else(|error| panic!("{error}"));
+        let planned = trainyard::plan(&load(&out), &Context::default()).unwrap_or_else(|error| panic!("{error}"));
+        let measured_ms = 2.0 * 8192.0 / tokens_per_second * 1e3;
+        let (found, peak) = (planned.prediction.iteration_ms, planned.prediction.memory[0].peak_gib);
+        // Twice what the stack's own rows are spread by.
+        assert!((found / measured_ms - 1.0).abs() < 0.06, "{found} ms, measured {measured_ms}");
+        assert!((peak / gib - 1.0).abs() < 0.03, "{peak} GiB, measured {gib}");
+    };
+    check("", false, (5762.0, 82.4));
+    check("", true, (6667.0, 77.0));
+    check("\"float8\"", true, (8532.0, 76.8));
+}

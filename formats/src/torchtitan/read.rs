@@ -188,10 +188,12 @@ fn model(settings: &mut Settings<'_>, given: ModelGiven) -> Option<&'static str>
 
 fn workload(settings: &mut Settings<'_>, tensor: u32) -> Workload {
     let compiled = settings.flag_or(names::COMPILE, false);
+    // Before compilation had a table of its own, the loss was not compiled.
+    let late = settings.written(names::COMPILE) == names::COMPILE[0];
     let parts = settings.take(names::COMPONENTS).map(|(_, value)| value);
     let has = |part: &str| match &parts {
         Some(Value::List(items)) => items.contains(&Value::Text(part.to_owned())),
-        _ => true,
+        _ => late || part == "model",
     };
     let (fused, fused_loss) = (compiled && has("model"), compiled && has("loss"));
     let precision = precision(settings);

@@ -81,7 +81,10 @@ fn imported(request: &ImportRequest<'_>) -> Result<ImportReport, Error> {
         format!("As {} says it ({})", request.file.file_name().unwrap_or_default().display(), training.tool.name());
     let name = scenario::name_of(request.out);
     let of = scenario::Training { model: &model, workload: &workload, plan: &plan };
-    let draft = Draft { name: &name, description: &description, nodes: &nodes, is_known, stack: &stack, training: of };
+    // The catalog of stacks knows torchtitan apart from others of its class.
+    let release = (training.tool == Tool::Torchtitan).then_some("torchtitan");
+    let stack = (stack.as_str(), release);
+    let draft = Draft { name: &name, description: &description, nodes: &nodes, is_known, stack, training: of };
     let written = checked(&draft, request.out, &cluster)?;
     Ok(ImportReport {
         header: Header::new("import", &name),
