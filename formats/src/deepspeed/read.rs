@@ -327,6 +327,11 @@ fn optimizer(settings: &mut Settings<'_>) -> AdamW {
 }
 
 impl Run {
+    /// Where keys stand.
+    pub(crate) const fn places(&self) -> &Places {
+        &self.places
+    }
+
     /// Devices, where the batch says how many replicas there are.
     pub(crate) fn devices(&self) -> Option<u64> {
         let each = u64::from(self.microbatch?) * u64::from(self.steps?);

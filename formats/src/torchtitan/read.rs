@@ -390,6 +390,11 @@ impl Run {
         self.model
     }
 
+    /// Where keys stand.
+    pub(crate) const fn places(&self) -> &Places {
+        &self.places
+    }
+
     /// Devices, where all degrees are written.
     pub(crate) fn devices(&self) -> Option<u64> {
         let shard = u64::from(self.shard?);
