@@ -14,7 +14,7 @@ use crate::training::{Asked, Divided, ModelGiven, Report};
 
 /// What a configuration says.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     model: Option<&'static str>,
     workload: Workload,
     local_batch: u32,
@@ -57,7 +57,7 @@ enum Checkpointing {
 ///
 /// # Errors
 /// Every problem found, each with its place.
-pub fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
+pub(crate) fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
     let (given_keys, problems) = keys(text, file_name);
     if !problems.is_empty() {
         return Err(problems);
