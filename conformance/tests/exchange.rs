@@ -332,6 +332,39 @@ fn what_the_command_line_must_say_is_asked_for() {
     );
 }
 
+/// What only the scenario's rules forbid stands where the file says it.
+#[test]
+fn a_plan_that_cannot_be_carried_out_is_told_at_its_lines() {
+    let check = |name: &str, text: &str, node: &str, needles: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        let nodes = [node.to_owned()];
+        let out = folder.path().join("scenario.toml");
+        let request = ImportRequest {
+            file: &path,
+            from: None,
+            model: None,
+            cluster: &nodes,
+            sequence_length: None,
+            global_batch: None,
+            out: &out,
+            force: false,
+        };
+        let error = import(&request).expect_err("it is not legal").to_string();
+        needles.iter().for_each(|needle| assert!(error.contains(needle), "no {needle:?} in\n{error}"));
+        assert!(!out.exists(), "something was written");
+    };
+    let titan = "[model]\nflavor = \"8B\"\n[training]\nseq_len = 4090\n[parallelism]\ncontext_parallel_degree = 4\ntensor_parallel_degree = 16\n";
+    check("t.toml", titan, "16 x dgx-h100", &["t.toml:7:1: model.kv_heads", "t.toml:4:1: training.sequence_length"]);
+    let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 \\\n\
+        --seq-length 128 --max-position-embeddings 128 --vocab-size 256 --bf16 \\\n\
+        --micro-batch-size 1 --global-batch-size 16 \\\n--tensor-model-parallel-size 8\n";
+    check("t.sh", script, "1 x dgx-h100", &["t.sh:4:1: model.heads", "tensor can be 1, 2, 4"]);
+    let eight = script.replace("--bf16", "--bf16 --fp8-format hybrid").replace("size 8\n", "size 4\n");
+    check("t.sh", &eight, "1 x dgx-a100", &["t.sh:2:1: training.precision", "does not compute in fp8"]);
+}
+
 #[test]
 fn every_file_of_users_is_a_scenario_or_named() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/userfiles");
@@ -461,4 +494,42 @@ fn scenario_of(case: &trainyard_conformance::swarm::Case) -> String {
         plan.microbatch_size,
         plan.microbatches
     )
+}
+
+/// Rows torchtitan-0001 to 0003 of catalog/measured: what torchtitan itself published of a configuration (Llama 3.1 8B on
+/// eight H100 of 500 W, December 2024), in tokens per second and device, and GiB.
+#[test]
+fn published_configurations_are_predicted_as_they_were_measured() {
+    let check = |converters: &str, compiled: bool, (tokens_per_second, gib): (f64, f64)| {
+        let text = format!(
+            "[model]\nname = \"llama3\"\nflavor = \"8B\"\nconverters = [{converters}]\n[training]\nbatch_size = 2\nseq_len = 8192\n\
+             compile = {compiled}\n[parallelism]\ndata_parallel_shard_degree = -1\n\
+             [activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = \"op\"\n"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("train.toml");
+        std::fs::write(&path, text).expect("written");
+        let nodes = ["1 x hgx-h100-96gb-hbm2e".to_owned()];
+        let out = folder.path().join("scenario.toml");
+        let request = ImportRequest {
+            file: &path,
+            from: None,
+            model: None,
+            cluster: &nodes,
+            sequence_length: None,
+            global_batch: None,
+            out: &out,
+            force: false,
+        };
+        import(&request).unwrap_or_else(|error| panic!("{error}"));
+        let planned = trainyard::plan(&load(&out), &Context::default()).unwrap_or_else(|error| panic!("{error}"));
+        let measured_ms = 2.0 * 8192.0 / tokens_per_second * 1e3;
+        let (found, peak) = (planned.prediction.iteration_ms, planned.prediction.memory[0].peak_gib);
+        // Twice what the stack's own rows are spread by.
+        assert!((found / measured_ms - 1.0).abs() < 0.06, "{found} ms, measured {measured_ms}");
+        assert!((peak / gib - 1.0).abs() < 0.03, "{peak} GiB, measured {gib}");
+    };
+    check("", false, (5762.0, 82.4));
+    check("", true, (6667.0, 77.0));
+    check("\"float8\"", true, (8532.0, 76.8));
 }

@@ -9,5 +9,5 @@ mod read;
 mod tests;
 mod write;
 
-pub use read::{Run, read};
+pub(crate) use read::{Run, read};
 pub use write::config;

@@ -60,6 +60,10 @@ impl Run {
     pub fn plan(&self, devices: u64) -> Result<Plan, Vec<Problem>> {
         self.division.plan(&self.workload, devices)
     }
+    /// Where options stand.
+    pub(crate) const fn places(&self) -> &crate::settings::Places {
+        self.division.places()
+    }
 }
 
 /// Reads a script or a log. `file_name` is the file as the person named it.

@@ -42,17 +42,17 @@ impl Refusals {
         self.refuse_if(packed, "training.document_length", "documents that see themselves alone", "leave the key out");
         let beside = plan.sharing.overlap_experts;
         self.refuse_if(beside, "plan.overlap_experts", "exchanges of experts beside other work", "false");
-        let scattered = plan.tensor > 1 && plan.sequence_parallel;
-        let tool = self.tool;
-        match tool {
+        let (several, divided) = (plan.tensor > 1, plan.sequence_parallel);
+        match self.tool {
             Tool::Torchtitan => self.refuse_if(
-                plan.tensor > 1 && !scattered,
+                several && !divided,
                 "plan.sequence_parallel",
                 "tensor ranks that each hold whole sequences",
                 "sequence_parallel = true",
             ),
             Tool::DeepSpeed => {
-                self.refuse_if(scattered, "plan.sequence_parallel", "activations divided along the sequence", "false");
+                let message = "activations divided along the sequence";
+                self.refuse_if(several && divided, "plan.sequence_parallel", message, "false");
             }
             Tool::Megatron => {}
         }

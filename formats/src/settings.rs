@@ -300,7 +300,7 @@ impl<'t> Settings<'t> {
         names.iter().find(|name| self.has(&[name])).copied().unwrap_or(names[0])
     }
 
-    /// Names of the spelling without a hit: every key that nobody read is neutral, refused or unknown.
+    /// Judges every key that nobody read: it changes nothing, is refused, or is not known.
     pub(crate) fn finish(&mut self, names: &Names) {
         let is_neutral = |path: &str| {
             names.neutral.iter().any(|neutral| match neutral.strip_suffix(".*") {

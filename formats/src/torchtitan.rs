@@ -10,7 +10,7 @@ mod split;
 mod tests;
 mod write;
 
-pub use read::{Run, read};
+pub(crate) use read::{Run, read};
 pub use write::overrides;
 
 /// The family and the flavour under which torchtitan has a model of the catalog, if it has it.

@@ -150,7 +150,81 @@ enum Said {
     DeepSpeed(Box<deepspeed::Run>),
 }
 
+/// Where what a scenario calls by the first name stands in files: keys of each software, and the options of Megatron-LM.
+const KEYS: [(&[&str], &[&str]); 12] = [
+    (
+        &["model.heads", "model.kv_heads", "model.ffn", "model.experts", "plan.tensor", "plan.sequence_parallel"],
+        &["--tensor-model-parallel-size", "tensor_parallel_degree", "autotp_size", "tp_size", "model_parallel_size"],
+    ),
+    (
+        &["plan.stages", "plan.pipeline", "plan.chunks_per_stage", "plan.layers_per_stage"],
+        &["--pipeline-model-parallel-size", "pipeline_parallel_degree", "pipeline.stages", "pipe_parallel_size"],
+    ),
+    (
+        &["plan.schedule"],
+        &[
+            "pipeline_parallel_schedule",
+            "--num-layers-per-virtual-pipeline-stage",
+            "--num-virtual-stages-per-pipeline-rank",
+            "--pipeline-model-parallel-size",
+            "pipeline.stages",
+        ],
+    ),
+    (&["plan.data", "plan"], &["data_parallel_shard_degree", "--tensor-model-parallel-size", "train_batch_size"]),
+    (&["plan.mesh.context", "plan.context"], &["--context-parallel-size", "context_parallel_degree"]),
+    (
+        &["plan.mesh", "plan.expert", "plan.expert_tensor"],
+        &["--expert-model-parallel-size", "expert_parallel_degree", "--num-experts"],
+    ),
+    (
+        &["training.global_batch", "plan.microbatches"],
+        &["--global-batch-size", "global_batch_size", "train_batch_size", "local_batch_size", "batch_size"],
+    ),
+    (
+        &["plan.microbatch_size"],
+        &["--micro-batch-size", "local_batch_size", "batch_size", "train_micro_batch_size_per_gpu"],
+    ),
+    (&["training.sequence_length"], &["--seq-length", "seq_len", "seq_length"]),
+    (
+        &["training.precision"],
+        &["--fp8-format", "--bf16", "--fp16", "converters", "mixed_precision_param", "bf16.enabled", "fp16.enabled"],
+    ),
+    (
+        &["plan.zero", "plan.shard", "plan.prefetch", "plan.sharing", "plan.offload"],
+        &["--use-distributed-optimizer", "--use-megatron-fsdp", "enable_cpu_offload", "zero_optimization.stage"],
+    ),
+    (&["seed"], &["--seed", "seed"]),
+];
+
 impl Training {
+    /// Gives problems of a scenario, such as `plan.tensor`, the places of the keys that they come from.
+    #[must_use]
+    pub fn place(&self, problems: Vec<Problem>) -> Vec<Problem> {
+        let places = match &self.said {
+            Said::Megatron(run) => run.places(),
+            Said::Torchtitan(run) => run.places(),
+            Said::DeepSpeed(run) => run.places(),
+        };
+        let keys_of = |subject: &str| {
+            let about = |name: &str| {
+                let rest = subject.strip_prefix(name);
+                rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+            };
+            // The longest name that is said.
+            let named = KEYS.iter().flat_map(|(names, keys)| names.iter().map(move |name| (*name, *keys)));
+            let best = named.filter(|(name, _)| about(name)).max_by_key(|(name, _)| name.len());
+            best.map_or(&[] as &[&str], |(_, keys)| keys)
+        };
+        let is_it = |path: &str, key: &str| path == key || path.ends_with(&format!(".{key}"));
+        let placed = |problem: Problem| {
+            let keys = keys_of(&problem.subject);
+            let found = keys.iter().find_map(|key| places.iter().find(|(path, _)| is_it(path, key)));
+            let span = found.map(|(_, span)| span).or_else(|| places.get("")).cloned();
+            Problem { span, ..problem }
+        };
+        problems.into_iter().map(placed).collect()
+    }
+
     /// The workload and the plan of a model on so many devices.
     ///
     /// # Errors

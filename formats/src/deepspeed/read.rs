@@ -12,7 +12,7 @@ use crate::training::{Asked, Assumption, Divided, ModelGiven, Report};
 
 /// What a configuration says.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     workload: Workload,
     /// Whether the file says how long sequences are.
     has_length: bool,
@@ -36,7 +36,7 @@ const SEQUENCE_LENGTH: u32 = 4096;
 ///
 /// # Errors
 /// Every problem found, each with its place.
-pub fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
+pub(crate) fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
     let keys = json::settings(text).map_err(|json::Fault { message, range }| {
         let problem = Problem::new("file", format!("is not JSON: {message}"));
         vec![
@@ -259,8 +259,12 @@ fn workload(settings: &mut Settings<'_>, length: Option<u32>) -> Workload {
     if !neox {
         note(settings, "attention", "fused", "PyTorch's scaled_dot_product_attention; the program decides");
     }
-    let divisor =
-        if neox { settings.whole_or(names::DIVISOR, 1, 128) } else { settings.whole(names::DIVISOR, 1).unwrap_or(1) };
+    let divisor = settings.whole(names::DIVISOR, 1).unwrap_or_else(|| {
+        if neox {
+            note(settings, names::DIVISOR[0], "128", "GPT-NeoX's default");
+        }
+        if neox { 128 } else { 1 }
+    });
     let iterations = settings.whole(names::ITERATIONS, 1).unwrap_or_else(|| {
         note(settings, "iterations", "1", "the program decides; time and memory of one do not depend on it");
         1
@@ -327,6 +331,11 @@ fn optimizer(settings: &mut Settings<'_>) -> AdamW {
 }
 
 impl Run {
+    /// Where keys stand.
+    pub(crate) const fn places(&self) -> &Places {
+        &self.places
+    }
+
     /// Devices, where the batch says how many replicas there are.
     pub(crate) fn devices(&self) -> Option<u64> {
         let each = u64::from(self.microbatch?) * u64::from(self.steps?);

@@ -7,9 +7,9 @@ use super::names;
 use crate::refusals::Refusals;
 use crate::training::Tool;
 
-/// The configuration of a training and its division, as JSON. [`super::read`] reads it back to the same values, but for what
-/// the program around it has: the model, the length of sequences, iterations, the kernel of attention, and switches of the
-/// software ([`ir::Recipe`]).
+/// The configuration of a training and its division, as JSON. [`crate::training::read`] reads it back to the same values,
+/// but for what the program around it has: the model, the length of sequences, iterations, the kernel of attention, and
+/// switches of the software ([`ir::Recipe`]).
 ///
 /// # Errors
 /// Everything that DeepSpeed has no key for, by name.

@@ -304,6 +304,10 @@ fn bucket(options: &mut Options<'_>) -> Option<u64> {
 }
 
 impl Division {
+    pub(super) const fn places(&self) -> &Places {
+        &self.places
+    }
+
     /// The plan on so many devices.
     pub(super) fn plan(&self, workload: &Workload, devices: u64) -> Result<Plan, Vec<Problem>> {
         self.divided(workload, devices).map_err(|problems| crate::settings::place(&self.places, problems))

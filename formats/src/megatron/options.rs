@@ -33,6 +33,9 @@ pub(super) struct Options<'t> {
     pub(super) report: Report,
 }
 
+/// A file with more faults than this is another kind of file.
+const MOST: usize = 100;
+
 /// Heads of the block of arguments in a log.
 const BLOCK: (&str, &str) = (" arguments ---", " end of arguments ---");
 
@@ -134,6 +137,9 @@ impl<'t> Options<'t> {
 
     /// A fault at a line.
     pub(super) fn fault_at(&mut self, subject: &str, message: impl Into<String>, hint: impl Into<String>, line: usize) {
+        if self.problems.len() >= MOST {
+            return;
+        }
         let problem = Problem::new(subject, message).hint(hint);
         let range = lines(self.text).nth(line.saturating_sub(1)).map_or(0..self.text.len(), |line| line.range);
         self.problems.push(problem.at(SourceSpan { file: self.file.to_owned(), range }));
@@ -334,7 +340,7 @@ impl<'t> Options<'t> {
                 }
             } else if self.is_complete && !names::looks_like_model(&name) {
                 unseen.push(name);
-            } else {
+            } else if self.problems.len() < MOST {
                 let hint = nearest(&name, &known)
                     .unwrap_or_else(|| "leave it out if it changes neither the model nor its division".to_owned());
                 self.fault(&name, "is not an option that is known here", hint);

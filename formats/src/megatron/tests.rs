@@ -270,3 +270,10 @@ fn what_was_read_assumed_and_passed_over_is_told() {
     );
     assert_eq!(assumed("adam-beta2"), None, "it is written");
 }
+
+#[test]
+fn a_file_of_another_kind_has_no_more_faults_than_can_be_read() {
+    let many = (0..30_000).map(|index| format!(" --option-{index} {index}")).collect::<String>();
+    let problems = read(&format!("python x.py{many}"), "x.sh").unwrap_err();
+    assert_eq!(problems.len(), 100);
+}

@@ -15,7 +15,7 @@ use crate::training::{Asked, Divided, ModelGiven, Report};
 
 /// What a configuration says.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     model: Option<&'static str>,
     workload: Workload,
     local_batch: u32,
@@ -58,7 +58,7 @@ enum Checkpointing {
 ///
 /// # Errors
 /// Every problem found, each with its place.
-pub fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
+pub(crate) fn read(text: &str, file_name: &str, given: ModelGiven) -> Result<(Run, Report), Vec<Problem>> {
     let (given_keys, problems) = keys(text, file_name);
     if !problems.is_empty() {
         return Err(problems);
@@ -189,10 +189,12 @@ fn model(settings: &mut Settings<'_>, given: ModelGiven) -> Option<&'static str>
 
 fn workload(settings: &mut Settings<'_>, tensor: u32) -> Workload {
     let compiled = settings.flag_or(names::COMPILE, false);
+    // Before compilation had a table of its own, the loss was not compiled.
+    let late = settings.written(names::COMPILE) == names::COMPILE[0];
     let parts = settings.take(names::COMPONENTS).map(|(_, value)| value);
     let has = |part: &str| match &parts {
         Some(Value::List(items)) => items.contains(&Value::Text(part.to_owned())),
-        _ => true,
+        _ => late || part == "model",
     };
     let (fused, fused_loss) = (compiled && has("model"), compiled && has("loss"));
     let precision = precision(settings);
@@ -389,6 +391,11 @@ impl Run {
     /// The model's name in the catalog, if it is not given.
     pub(crate) const fn catalog_model(&self) -> Option<&'static str> {
         self.model
+    }
+
+    /// Where keys stand.
+    pub(crate) const fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Devices, where all degrees are written.

@@ -12,9 +12,10 @@ use super::split::ruled;
 use crate::refusals::Refusals;
 use crate::training::Tool;
 
-/// The configuration of a model, its training and its division, as TOML. [`super::read`] reads it back to the same values,
-/// but for switches of the training software ([`ir::Recipe`]) and the padding of the vocabulary, which torchtitan has
-/// its own way. Tokenizer, data, logs and checkpoints are left to the person. `flavour` is [`super::flavour`] of the model.
+/// The configuration of a model, its training and its division, as TOML. [`crate::training::read`] reads it back to the
+/// same values, but for switches of the training software ([`ir::Recipe`]) and the padding of the vocabulary, which
+/// torchtitan has its own way. Tokenizer, data, logs and checkpoints are left to the person. `flavour` is
+/// [`super::flavour`] of the model.
 ///
 /// # Errors
 /// Everything that torchtitan has no key for, by name.

@@ -81,8 +81,11 @@ fn imported(request: &ImportRequest<'_>) -> Result<ImportReport, Error> {
         format!("As {} says it ({})", request.file.file_name().unwrap_or_default().display(), training.tool.name());
     let name = scenario::name_of(request.out);
     let of = scenario::Training { model: &model, workload: &workload, plan: &plan };
-    let draft = Draft { name: &name, description: &description, nodes: &nodes, is_known, stack: &stack, training: of };
-    let written = checked(&draft, request.out, &cluster)?;
+    // The catalog of stacks knows torchtitan apart from others of its class.
+    let release = (training.tool == Tool::Torchtitan).then_some("torchtitan");
+    let stack = (stack.as_str(), release);
+    let draft = Draft { name: &name, description: &description, nodes: &nodes, is_known, stack, training: of };
+    let written = checked(&draft, request.out, &cluster).map_err(|error| placed(error, &training, &sources))?;
     Ok(ImportReport {
         header: Header::new("import", &name),
         file,
@@ -223,6 +226,20 @@ fn checked(draft: &Draft<'_>, out: &Path, cluster: &Cluster) -> Result<String, E
         return Err(Error::input(differ));
     }
     legal(plan, model, workload, cluster).map(|()| text)
+}
+
+/// An error of a scenario that is not written, with the places of the file that it was to be made of.
+fn placed(error: Error, training: &training::Training, sources: &Sources) -> Error {
+    match error {
+        Error::Input(InputError { problems, .. }) => {
+            Error::Input(InputError { problems: training.place(problems), sources: sources.clone() })
+        }
+        Error::Infeasible { infeasible, .. } => {
+            let infeasible = Infeasible { reasons: training.place(infeasible.reasons), ..*infeasible };
+            Error::Infeasible { infeasible: Box::new(infeasible), sources: sources.clone() }
+        }
+        other => other,
+    }
 }
 
 /// Nothing, or every reason why the plan cannot be carried out on the cluster.

@@ -28,8 +28,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) nodes: &'a [String],
     /// Whether the model is that of the catalog.
     pub(crate) is_known: bool,
-    /// The class of software.
-    pub(crate) stack: &'a str,
+    /// The class of software, and its release line if that is known.
+    pub(crate) stack: (&'a str, Option<&'a str>),
     pub(crate) training: Training<'a>,
 }
 
@@ -37,7 +37,8 @@ impl Draft<'_> {
     /// The scenario's text.
     pub(crate) fn written(&self) -> String {
         let Training { model, workload, plan } = self.training;
-        let stack = StackChoice { name: Some(self.stack.to_owned()), ..StackChoice::default() };
+        let (name, release) = self.stack;
+        let stack = StackChoice { name: Some(name.to_owned()), release: release.map(str::to_owned), catalog: None };
         let model = if self.is_known { table([("name", text(&model.name))]) } else { model_table(model) };
         let mut written = table([("policy", text(MANUAL))]);
         written.extend(keys_table(&PlanKeys::of(plan)));
