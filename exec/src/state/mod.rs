@@ -303,6 +303,7 @@ impl RankState {
         }
         self.pool.forget_peak();
         self.host.forget_peak();
+        self.finish();
     }
 
     /// Sets the sequences of a microbatch. Call it for every microbatch of an iteration; of tokens, ranks that hold neither
@@ -397,11 +398,10 @@ impl RankState {
         }
     }
 
-    /// Waits for the device.
+    /// Waits for the device, where an iteration begins or ends: what a pass that broke off has checked is forgotten.
     fn finish(&self) {
         if let Some(on) = &self.on {
-            // Nothing is checked outside forward passes.
-            let _none = on.found();
+            let _forgotten = on.found();
         }
     }
 

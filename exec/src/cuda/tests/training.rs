@@ -14,8 +14,6 @@ use crate::runtime::tests::{domain, training};
 use crate::runtime::{CpuBackend, CpuOptions};
 use crate::state::tests::programs::{Division, program};
 
-const ITERATIONS: u64 = 20;
-
 fn workload(precision: Precision) -> Workload {
     Workload { sequence_length: 16, global_batch: 4, iterations: 20, precision, ..training::workload() }
 }
@@ -43,6 +41,7 @@ fn gpt2() -> Model {
 fn losses(
     (model, precision): (&Model, Precision),
     division: &Division,
+    iterations: u64,
     devices: Option<Arc<dyn Devices>>,
 ) -> Result<Vec<f64>, BackendError> {
     let program = program(model, &workload(precision), division);
@@ -50,7 +49,7 @@ fn losses(
     let cluster = domain(&vec![1.0; program.world() as usize]);
     let mut backend = CpuBackend::new(cluster, generate(1, 30_000), options);
     backend.load(Arc::clone(&program))?;
-    (0..ITERATIONS).map(|iteration| backend.iterate(iteration).map(|outcome| outcome.loss.expect("a loss"))).collect()
+    (0..iterations).map(|iteration| backend.iterate(iteration).map(|outcome| outcome.loss.expect("a loss"))).collect()
 }
 
 fn gpus(ranks_per_gpu: u32) -> Arc<dyn Devices> {
@@ -58,16 +57,17 @@ fn gpus(ranks_per_gpu: u32) -> Arc<dyn Devices> {
 }
 
 /// The largest relative difference of the losses of a training on GPUs from those on the processor, which must fall.
-fn difference(of: (&Model, Precision), division: &Division, ranks_per_gpu: u32) -> f64 {
-    let wanted = losses(of, division, None).expect("a training on the CPU");
-    assert!(wanted[19] < 0.9 * wanted[0], "the model does not learn: {wanted:?}");
-    let got = losses(of, division, Some(gpus(ranks_per_gpu))).expect("a training on GPUs");
+fn difference(of: (&Model, Precision), division: &Division, iterations: u64, ranks_per_gpu: u32) -> f64 {
+    let wanted = losses(of, division, iterations, None).expect("a training on the CPU");
+    let least = if iterations >= 20 { 0.9 } else { 0.99 };
+    assert!(wanted[wanted.len() - 1] < least * wanted[0], "the model does not learn: {wanted:?}");
+    let got = losses(of, division, iterations, Some(gpus(ranks_per_gpu))).expect("a training on GPUs");
     got.iter().zip(&wanted).map(|(got, want)| ((got - want) / want).abs()).fold(0.0, f64::max)
 }
 
 /// The bounds of the project: FP32 differs in the order of sums, BF16 in places of rounding too.
-fn assert_close(of: (&Model, Precision), division: &Division, ranks_per_gpu: u32) {
-    let difference = difference(of, division, ranks_per_gpu);
+fn assert_close(of: (&Model, Precision), division: &Division, iterations: u64, ranks_per_gpu: u32) {
+    let difference = difference(of, division, iterations, ranks_per_gpu);
     let most = if of.1 == Precision::Fp32 { 1e-4 } else { 1e-2 };
     assert!(difference <= most, "{} in {}, {division:?}: {difference:e}", of.0.name, of.1.name());
 }
@@ -78,7 +78,7 @@ fn one_rank() {
     let of =
         [(llama(), Precision::Bf16), (gpt2(), Precision::Fp32), (llama(), Precision::Fp32), (gpt2(), Precision::Bf16)];
     for (model, precision) in of.into_iter().take(if long_tests() { 4 } else { 2 }) {
-        assert_close((&model, precision), &Division { microbatches: 2, ..Division::ONE }, 1);
+        assert_close((&model, precision), &Division { microbatches: 2, ..Division::ONE }, 20, 1);
     }
     answer("done");
 }
@@ -92,9 +92,10 @@ fn several_ranks() {
         (Division { positions: 2, recompute: Recompute::Full, ..two }, 2),
         (Division { tensor: 2, sequence_parallel: true, ..two }, 1),
     ] {
-        assert_close((&llama(), Precision::Bf16), &division, ranks_per_gpu);
+        let iterations = if long_tests() { 20 } else { 8 };
+        assert_close((&llama(), Precision::Bf16), &division, iterations, ranks_per_gpu);
         if long_tests() {
-            assert_close((&gpt2(), Precision::Fp32), &division, ranks_per_gpu);
+            assert_close((&gpt2(), Precision::Fp32), &division, iterations, ranks_per_gpu);
         }
     }
     answer("done");
@@ -110,7 +111,7 @@ fn stopped() {
         None => llama(),
     };
     let ranks_per_gpu = std::env::var("RANKS_PER_GPU").map_or(1, |ranks| ranks.parse().expect("a number"));
-    answer(&match losses((&model, Precision::Fp32), &division, Some(gpus(ranks_per_gpu))) {
+    answer(&match losses((&model, Precision::Fp32), &division, 2, Some(gpus(ranks_per_gpu))) {
         Ok(losses) => format!("trained {} iterations", losses.len()),
         Err(BackendError::Unsupported(problems)) => {
             problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -149,7 +150,7 @@ fn what_keeps_a_training_from_its_gpus_is_told() {
             &[("MACHINE_DEVICES", "1")],
             &["run.ranks_per_gpu", "2 ranks are to compute here, a GPU each", "shows 1 GPU", "ranks_per_gpu = 2"],
         ),
-        (whole, &[("MACHINE_DEVICES", "1"), ("RANKS_PER_GPU", "2")], &["trained 20 iterations"]),
+        (whole, &[("MACHINE_DEVICES", "1"), ("RANKS_PER_GPU", "2")], &["trained 2 iterations"]),
         (whole, &[("MACHINE_DEVICES", "2"), ("MACHINE_CAPABILITY", "7")], &["GPU 0", "7.0", "8.0 (A100) or newer"]),
         (whole, &[("MACHINE_DEVICES", "2"), ("HEAD_DIM", "192")], &["model.head_dim", "192", "at most 128"]),
         (
@@ -159,7 +160,7 @@ fn what_keeps_a_training_from_its_gpus_is_told() {
         ),
         (
             whole,
-            &[("MACHINE_DEVICES", "2"), ("MACHINE_FAIL", "cuLaunchKernel:900:719")],
+            &[("MACHINE_DEVICES", "2"), ("MACHINE_FAIL", "cuLaunchKernel:300:719")],
             &["rank ", "iteration ", "launching ", "emulated machine"],
         ),
     ];
