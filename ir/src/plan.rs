@@ -223,7 +223,7 @@ pub struct Sharing {
     #[serde(skip_serializing_if = "VocabularyDivision::is_ends")]
     pub vocabulary: VocabularyDivision,
     /// ZeRO-0 and 1: parameters of a rank whose gradients are reduced together beside the last backward pass, at least.
-    /// `None`: [as Megatron-LM has them](Self::bucket).
+    /// `None`: [as Megatron-LM has them](Self::bucket()).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket: Option<u64>,
 }
@@ -302,7 +302,7 @@ pub struct Plan {
     /// Sharding of training state over replicas.
     pub zero: ZeroStage,
     /// Whether each chunk's gradient reduction starts as soon as its last backward pass ends, beside other passes; of a
-    /// chunk whose last pass is the last of its position, and that nobody waits for, [bucket](Sharing::bucket) by bucket
+    /// chunk whose last pass is the last of its position, and that nobody waits for, [bucket](Sharing::bucket()) by bucket
     /// beside that pass, as Megatron-LM does. Where replicas take unequal shares of the batch, or the vocabulary is divided
     /// over positions, the reduction of such a chunk begins when the pass has ended.
     pub overlap_gradients: bool,

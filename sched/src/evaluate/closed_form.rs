@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 use super::Evaluator;
 use super::company::{Passes, Ran, is_runnable};
 use super::divided;
-use super::inflight::{Context, contexts};
+use super::inflight::{Context, contexts, shown};
 use super::parts::last_passes;
 use super::peak::{Sizes, View};
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
@@ -468,7 +468,7 @@ impl Evaluator for ClosedForm<'_> {
 /// Which microbatches positions hold as they run the passes of a plan, from the cache.
 fn held_of<'c>(cache: &'c mut FxHashMap<ScheduleKey, Vec<Vec<Context>>>, plan: &Plan) -> &'c [Vec<Context>] {
     bound(cache, KEPT);
-    let order = (plan.schedule.clone(), plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
+    let order = (plan.schedule.clone(), plan.pipeline(), plan.chunks_per_stage(), shown(plan));
     cache.entry(order).or_insert_with(|| contexts(plan))
 }
 

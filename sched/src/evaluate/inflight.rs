@@ -21,6 +21,17 @@ pub(super) struct Context {
 /// of one chunk, and one whole round follows.
 const ROUNDS: u32 = 4;
 
+/// As many of a plan's microbatches as show all that positions hold: with more, contexts are the same.
+pub(super) fn shown(plan: &Plan) -> u32 {
+    let (p, v, m) = (plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);
+    match &plan.schedule {
+        Schedule::OneForwardOneBackward if v == 1 => m.min(p),
+        Schedule::OneForwardOneBackward if m.is_multiple_of(p) => m.min(p * ROUNDS),
+        Schedule::ZeroBubbleH1 => m.min(4 * p),
+        Schedule::OneForwardOneBackward | Schedule::GPipe | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => m,
+    }
+}
+
 /// The contexts of each position that no other context of the same pass exceeds.
 pub(super) fn contexts(plan: &Plan) -> Vec<Vec<Context>> {
     let (p, v, m) = (plan.pipeline(), plan.chunks_per_stage(), plan.microbatches);

@@ -200,6 +200,28 @@ fn check_memory(closed: &ir::StageMemory, carried: &ir::StageMemory, plan: &ir::
     assert!(apart <= slack, "peaks differ by {apart}: {closed:?} {carried:?} {say}");
 }
 
+/// What positions hold is known by as many microbatches as are shown.
+#[test]
+fn more_microbatches_than_show_all_that_is_held_change_nothing() {
+    let mut fewer = 0;
+    for seed in 0..400 {
+        let rng = &mut random(seed);
+        let (p, v) = (rng.random_range(1..7), rng.random_range(1..4));
+        let m = if seed % 2 == 0 { p * rng.random_range(1..12) } else { rng.random_range(1..40) };
+        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1] {
+            if !schedules::refusals(&schedule, p, v, m).is_empty() {
+                continue;
+            }
+            let plan = plan(&small_model(p * v), &workload(32, m), [1, 1, p, v], schedule);
+            let shown = super::inflight::shown(&plan);
+            let short = ir::Plan { microbatches: shown, ..plan.clone() };
+            assert_eq!(super::inflight::contexts(&plan), super::inflight::contexts(&short), "seed {seed}: {plan:?}");
+            fewer += u32::from(shown < m);
+        }
+    }
+    assert!(fewer > 200, "{fewer}");
+}
+
 #[test]
 fn illegal_plans_have_their_reasons() {
     let (model, work) = (small_model(4), workload(32, 8));

@@ -24,17 +24,25 @@ enum What {
 pub(super) struct Amounts<'a> {
     shape: Shape<'a>,
     chunk: &'a Chunk,
-    known: Vec<(What, Like, Bytes)>,
-    /// The range that was asked for last, and what it holds: several amounts of one range are asked for in a row.
-    last: Option<(UnitRange, Like)>,
+    /// What ranges hold, each once.
+    likes: Vec<Like>,
+    /// Amounts, by the number of what the range holds.
+    known: Vec<(What, usize, Bytes)>,
+    /// The range that was asked for last, and the number of what it holds: several amounts of one are asked for in a row.
+    last: Option<(UnitRange, usize)>,
+    /// Where all layers are alike: the same of ranges by where in a layer they begin, and how many units they have.
+    in_layers: Option<Vec<((u32, u32), usize)>>,
 }
 
 /// Ranges that hold like units.
 type Like = ir::counts::UnitCounts;
 
 impl<'a> Amounts<'a> {
-    pub(super) const fn new(shape: Shape<'a>, chunk: &'a Chunk) -> Self {
-        Self { shape, chunk, known: Vec::new(), last: None }
+    pub(super) fn new(shape: Shape<'a>, chunk: &'a Chunk) -> Self {
+        let one_recomputation = chunk.recomputed_layers == 0 || chunk.recomputed_layers >= chunk.layers;
+        let alike = shape.model.variants.pattern.is_empty() && one_recomputation;
+        let in_layers = alike.then(Vec::new);
+        Self { shape, chunk, likes: Vec::new(), known: Vec::new(), last: None, in_layers }
     }
     pub(super) fn kept(&mut self, units: UnitRange) -> Bytes {
         self.find(What::Kept, units)
@@ -59,10 +67,10 @@ impl<'a> Amounts<'a> {
         let (shape, chunk) = (self.shape, self.chunk);
         let like = match self.last {
             Some((range, like)) if range == units => like,
-            Some(_) | None => ir::counts::unit_counts(shape.model, chunk, units),
+            Some(_) | None => self.like(units),
         };
         self.last = Some((units, like));
-        let same = self.known.iter().find(|(known, ranges, _)| *known == what && *ranges == like);
+        let same = self.known.iter().find(|(known, of, _)| *known == what && *of == like);
         if let Some((_, _, bytes)) = same {
             return *bytes;
         }
@@ -76,6 +84,30 @@ impl<'a> Amounts<'a> {
         };
         self.known.push((what, like, bytes));
         bytes
+    }
+}
+
+impl Amounts<'_> {
+    /// The number of what a range holds.
+    fn like(&mut self, units: UnitRange) -> usize {
+        let first = u32::from(self.chunk.embedding);
+        let inside = first <= units.start && units.end <= first + 4 * self.chunk.layers;
+        let place = inside.then(|| ((units.start - first) % 4, units.end - units.start));
+        let mut in_layers = place.and_then(|place| Some((place, self.in_layers.as_mut()?)));
+        if let Some((place, known)) = &in_layers
+            && let Some((_, like)) = known.iter().find(|(other, _)| other == place)
+        {
+            return *like;
+        }
+        let counts = ir::counts::unit_counts(self.shape.model, self.chunk, units);
+        let like = self.likes.iter().position(|other| *other == counts).unwrap_or_else(|| {
+            self.likes.push(counts);
+            self.likes.len() - 1
+        });
+        if let Some((place, known)) = &mut in_layers {
+            known.push((*place, like));
+        }
+        like
     }
 }
 
