@@ -21,15 +21,24 @@ fn megatron_keeps_the_tensor_groups_of_gpt3_in_a_node_as_its_authors_did() {
         })
         .unwrap();
     let best = &found[0];
-    // Narayanan et al. 2021, table 1: tensor 8, pipeline 12 (without sharded optimizer state or selective recomputation).
-    assert_eq!(best.plan.tensor, 8, "{:?}", best.plan);
+    // Narayanan et al. 2021, table 1: tensor 8, pipeline 12 (without sharded optimizer state or selective recomputation, with
+    // which fewer tensor ranks do).
+    assert!([4, 8].contains(&best.plan.tensor), "{:?}", best.plan);
+    let time = |candidate: &Candidate| candidate.evaluation.as_ref().unwrap().iteration.seconds();
+    let held = Held { tensor: Some(8), ..Held::default() };
+    let theirs = Megatron { held, ..Megatron::default() }
+        .plan(&ask(&model, &work, &cost), &mut ClosedForm::new(&model, &work, &cost), 10_000, &mut |_, _| {})
+        .unwrap();
+    assert_eq!((theirs[0].plan.tensor, fits(theirs[0].evaluation.as_ref().unwrap())), (8, true));
+    assert!(time(&theirs[0]) >= time(best) / 1.04);
     assert!((2..=16).contains(&best.plan.pipeline()), "{:?}", best.plan);
     assert!(best.plan.sequence_parallel && best.plan.zero == ZeroStage::Zero1 && best.plan.overlap_gradients);
     assert!(fits(best.evaluation.as_ref().unwrap()));
     assert!(found.len() > 3, "{}", found.len());
-    for pair in found.windows(2) {
-        let [a, b] = [&pair[0], &pair[1]].map(|c| c.evaluation.as_ref().unwrap());
-        assert!(!fits(b) || a.iteration <= b.iteration);
+    // The chosen one is as fast as the fastest, which follow in order.
+    assert!(time(best) <= 1.04 * time(&found[1]));
+    for pair in found[1..].windows(2) {
+        assert!(!fits(pair[1].evaluation.as_ref().unwrap()) || time(&pair[0]) <= time(&pair[1]));
         assert!(!pair[1].reasons.is_empty());
     }
     let reasons = found.iter().flat_map(|c| &c.reasons).cloned().collect::<Vec<_>>().join("\n");

@@ -1,8 +1,8 @@
 //! The values of each key that a search goes over, and their combinations.
 
-use ir::{CollectiveAlgorithm, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
+use ir::{CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
 
-use super::super::Question;
+use super::super::{Question, context_method, contexts};
 use crate::legality::balanced_stages;
 
 /// Values of a uniform plan's keys; an empty list stands for every value that divides. Of a list of one value nothing is left
@@ -17,7 +17,7 @@ pub struct Space {
     pub sequence_parallel: Vec<bool>,
     /// Pipeline degrees; empty: all up to the model's layers.
     pub pipeline: Vec<u32>,
-    /// Context degrees.
+    /// Context degrees; empty: powers of two that leave each rank some thousands of tokens of a long sequence.
     pub context: Vec<u32>,
     /// Expert degrees; empty: all that divide the model's experts. A dense model has 1.
     pub expert: Vec<u32>,
@@ -40,7 +40,7 @@ impl Default for Space {
             tensor: Vec::new(),
             sequence_parallel: Vec::new(),
             pipeline: Vec::new(),
-            context: vec![1],
+            context: Vec::new(),
             expert: Vec::new(),
             microbatch_size: Vec::new(),
             chunks: vec![1, 2, 3, 4, 6, 8],
@@ -62,6 +62,7 @@ pub(super) struct Spaces {
     batch: u32,
     layers: u32,
     sequence: u32,
+    context_method: ContextMethod,
     queue: Vec<Plan>,
 }
 
@@ -85,6 +86,7 @@ impl Spaces {
         let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
         let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
         let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
+        let contexts = or(&space.context, contexts(ask.workload.sequence_length));
         let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
         let experts = match &model.variants.experts {
             Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
@@ -92,7 +94,7 @@ impl Spaces {
         };
         let mut plans = Vec::new();
         for tensor in &tensors {
-            for context in &space.context {
+            for context in &contexts {
                 for pipeline in &pipelines {
                     let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
                     let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
@@ -117,6 +119,7 @@ impl Spaces {
             batch,
             layers: model.layers,
             sequence: ask.workload.sequence_length,
+            context_method: context_method(model),
             queue: Vec::new(),
         }
     }
@@ -125,6 +128,7 @@ impl Spaces {
     fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
         let Degrees { data, tensor, context, pipeline, expert } = degrees;
         let share = self.batch / data.max(1);
+        let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
         let open = || divisors(share, LARGEST_MICROBATCH).collect();
         let sizes: Vec<u32> =
             if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
@@ -149,7 +153,7 @@ impl Spaces {
                             zero: *zero,
                             overlap_gradients: data * context > 1 && *zero != ZeroStage::Zero3,
                             collective: CollectiveAlgorithm::Automatic,
-                            mesh: Mesh { context, expert, ..Mesh::default() },
+                            mesh: Mesh { context, context_method, expert, ..Mesh::default() },
                             sharing: Sharing { prefetch: *zero == ZeroStage::Zero3, ..Sharing::default() },
                             placement: Vec::new(),
                         });
