@@ -1,7 +1,7 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
 use ir::{Candidate, Evaluation, Infeasible, Plan, Schedule, StagePlan};
-use sched::{ClosedForm, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Space};
+use sched::{ClosedForm, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Random, Space};
 use sim::Simulator;
 
 use crate::Error;
@@ -12,6 +12,8 @@ use crate::scenario::{PlanKeys, PolicyName};
 /// Evaluations of one decision. The rules of thumb try some hundreds; of the hundred thousand uniform plans of a thousand
 /// devices a few thousand are evaluated.
 const BUDGET: u64 = 10_000_000;
+/// The same of plans drawn at random, which end with their budget.
+const DRAWS: u64 = 1000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
@@ -21,7 +23,7 @@ pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Resul
     let simulated = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
     let closed = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let mut evaluator = Carried { simulated, closed };
-    decide(job, "manual", &Manual::new(plan), &mut evaluator, context, |plan| plan)
+    decide(job, ("manual", BUDGET), &Manual::new(plan), &mut evaluator, context, |plan| plan)
 }
 
 /// The plan of the rules of thumb, with the keys that were written held fast.
@@ -36,6 +38,12 @@ pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) 
     keeping(job, keys, PolicyName::Exhaustive, &planner, context)
 }
 
+/// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.
+pub(crate) fn random(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let planner = Random { space: space(keys), ..Random::new(job.loaded.scenario.workload.seed) };
+    keeping(job, keys, PolicyName::Random, &planner, context)
+}
+
 /// What a policy decides by the closed form, with the keys that were written held fast.
 fn keeping(
     job: &Job<'_>,
@@ -48,7 +56,9 @@ fn keeping(
     let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let batch = scenario.workload.global_batch;
     let mut evaluator = Holding { keys, global_batch: batch, inner };
-    decide(job, policy.name(), planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
+    let open = if policy == PolicyName::Random { DRAWS } else { BUDGET };
+    let budget = keys.budget.unwrap_or(open);
+    decide(job, (policy.name(), budget), planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
 }
 
 /// Stages and chunks of each, as far as keys say how many.
@@ -107,7 +117,7 @@ fn space(keys: &PlanKeys) -> Space {
 
 fn decide(
     job: &Job<'_>,
-    policy: &'static str,
+    (policy, budget): (&'static str, u64),
     planner: &dyn Planner,
     evaluator: &mut dyn Evaluator,
     context: &Context<'_>,
@@ -116,7 +126,7 @@ fn decide(
     let scenario = &job.loaded.scenario;
     let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
     let mut stopped = Ok(());
-    let candidates = planner.plan(&ask, evaluator, BUDGET, &mut |done, best| {
+    let candidates = planner.plan(&ask, evaluator, budget, &mut |done, best| {
         let note = best.map_or_else(String::new, |(_, p)| format!("best {:.1} ms", p.iteration.seconds() * 1e3));
         if stopped.is_ok() {
             stopped = context.step("plan", done, 0, note);

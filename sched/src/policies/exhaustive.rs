@@ -22,6 +22,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
+pub(super) use space::Numbered;
 pub use space::Space;
 
 use std::collections::BTreeMap;

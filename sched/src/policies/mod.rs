@@ -3,6 +3,7 @@
 mod exhaustive;
 mod manual;
 mod megatron;
+mod random;
 
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ mod tests;
 pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
 pub use megatron::{Held, Megatron};
+pub use random::Random;
 
 use ir::{Candidate, Cluster, ContextMethod, Infeasible, Mixer, Model, Plan, Prediction, Workload};
 

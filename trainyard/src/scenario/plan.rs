@@ -34,6 +34,8 @@ pub enum PolicyName {
     Megatron,
     /// All uniform plans, or proof that what is left out cannot win.
     Exhaustive,
+    /// Uniform plans drawn at random: the control.
+    Random,
 }
 
 impl PolicyName {
@@ -43,13 +45,19 @@ impl PolicyName {
         match self {
             Self::Megatron => "megatron",
             Self::Exhaustive => "exhaustive",
+            Self::Random => "random",
         }
     }
 }
 
 impl PolicyName {
     /// All of them, in order.
-    pub const ALL: [Self; 2] = [Self::Megatron, Self::Exhaustive];
+    pub const ALL: [Self; 3] = [Self::Megatron, Self::Exhaustive, Self::Random];
+    /// The one of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
 }
 
 /// The name under which the plan itself is written.
@@ -82,6 +90,11 @@ pub(super) fn read(
     agree(&table, &keys)?;
     match policy {
         Some(policy) => constrained(&table, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
+        None if keys.budget.is_some() => {
+            let problem = Problem::new(table.path_of("budget"), "bounds a search, and the plan is written");
+            table.report_at("budget", problem.hint("leave it out, or name a policy"));
+            None
+        }
         None => written::written(&table, &keys, cluster?, model?, workload?).map(PlanChoice::Written),
     }
 }

@@ -76,6 +76,21 @@ struct Degrees {
     expert: u32,
 }
 
+/// Values of the other keys beside one set of degrees.
+#[derive(Debug)]
+struct Choices {
+    sizes: Vec<u32>,
+    sequences: Vec<bool>,
+    zeros: Vec<ZeroStage>,
+    orders: Vec<(Schedule, u32)>,
+}
+
+impl Choices {
+    const fn count(&self) -> usize {
+        self.sizes.len() * self.sequences.len() * self.zeros.len() * self.orders.len()
+    }
+}
+
 fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
     (1..=number.min(most)).filter(move |d| number.is_multiple_of(*d))
 }
@@ -124,45 +139,57 @@ impl Spaces {
         }
     }
 
-    /// All plans of one set of degrees, last first.
-    fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
-        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+    /// What there is to choose beside one set of degrees.
+    fn choices(&self, degrees: Degrees) -> Choices {
+        let Degrees { data, tensor, context, pipeline, .. } = degrees;
         let share = self.batch / data.max(1);
-        let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
         let open = || divisors(share, LARGEST_MICROBATCH).collect();
         let sizes: Vec<u32> =
             if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
-        let mut plans = Vec::new();
-        let sequences =
-            if tensor > 1 && self.sequence.is_multiple_of(tensor * context) { vec![true, false] } else { vec![false] };
-        let sequences =
-            if self.space.sequence_parallel.is_empty() { sequences } else { self.space.sequence_parallel.clone() };
-        for size in sizes.into_iter().filter(|size| share.is_multiple_of(*size)) {
-            for sequence_parallel in &sequences {
-                for zero in self.space.zero.iter().filter(|zero| self.sensible(**zero, degrees)) {
-                    for (schedule, chunks) in self.orders(pipeline) {
-                        plans.push(Plan {
-                            data,
-                            tensor,
-                            sequence_parallel: *sequence_parallel,
-                            stages: balanced_stages(self.layers, pipeline, chunks, Recompute::None),
-                            microbatch_size: size,
-                            microbatches: share / size,
-                            shares: ir::Shares::EQUAL,
-                            schedule,
-                            zero: *zero,
-                            overlap_gradients: data * context > 1 && *zero != ZeroStage::Zero3,
-                            collective: CollectiveAlgorithm::Automatic,
-                            mesh: Mesh { context, context_method, expert, ..Mesh::default() },
-                            sharing: Sharing { prefetch: *zero == ZeroStage::Zero3, ..Sharing::default() },
-                            placement: Vec::new(),
-                        });
-                    }
-                }
-            }
+        let both = tensor > 1 && self.sequence.is_multiple_of(tensor * context);
+        let sequences = if both { vec![true, false] } else { vec![false] };
+        Choices {
+            sizes: sizes.into_iter().filter(|size| share.is_multiple_of(*size)).collect(),
+            sequences: if self.space.sequence_parallel.is_empty() {
+                sequences
+            } else {
+                self.space.sequence_parallel.clone()
+            },
+            zeros: self.space.zero.iter().copied().filter(|zero| self.sensible(*zero, degrees)).collect(),
+            orders: self.orders(pipeline),
         }
-        plans.reverse();
-        plans
+    }
+
+    /// The plan of a number below [`Choices::count`].
+    fn plan(&self, degrees: Degrees, choices: &Choices, number: usize) -> Plan {
+        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+        let (number, order) = (number / choices.orders.len(), number % choices.orders.len());
+        let (number, zero) = (number / choices.zeros.len(), number % choices.zeros.len());
+        let (number, sequence) = (number / choices.sequences.len(), number % choices.sequences.len());
+        let (size, zero, (schedule, chunks)) = (choices.sizes[number], choices.zeros[zero], &choices.orders[order]);
+        let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
+        Plan {
+            data,
+            tensor,
+            sequence_parallel: choices.sequences[sequence],
+            stages: balanced_stages(self.layers, pipeline, *chunks, Recompute::None),
+            microbatch_size: size,
+            microbatches: self.batch / data.max(1) / size,
+            shares: ir::Shares::EQUAL,
+            schedule: schedule.clone(),
+            zero,
+            overlap_gradients: data * context > 1 && zero != ZeroStage::Zero3,
+            collective: CollectiveAlgorithm::Automatic,
+            mesh: Mesh { context, context_method, expert, ..Mesh::default() },
+            sharing: Sharing { prefetch: zero == ZeroStage::Zero3, ..Sharing::default() },
+            placement: Vec::new(),
+        }
+    }
+
+    /// All plans of one set of degrees, last first.
+    fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
+        let choices = self.choices(degrees);
+        (0..choices.count()).rev().map(|number| self.plan(degrees, &choices, number)).collect()
     }
 
     /// Sharding needs replicas; sharded parameters would be gathered again for every microbatch of a pipeline.
@@ -210,5 +237,45 @@ impl Iterator for Spaces {
             let degrees = self.plans.next()?;
             self.queue = self.of_degrees(degrees);
         }
+    }
+}
+
+/// The plans of a space by number, each with every recomputation.
+pub(in crate::policies) struct Numbered {
+    spaces: Spaces,
+    degrees: Vec<Degrees>,
+    /// The number of the first plan after each set of degrees.
+    ends: Vec<u64>,
+}
+
+impl Numbered {
+    pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        let mut spaces = Spaces::new(space, ask);
+        let degrees = std::mem::take(&mut spaces.plans).collect::<Vec<_>>();
+        let mut end = 0;
+        let count = |degrees: &Degrees| (spaces.choices(*degrees).count() * space.recompute.len()) as u64;
+        let ends = degrees.iter().map(|degrees| {
+            end += count(degrees);
+            end
+        });
+        let ends = ends.collect();
+        Self { spaces, degrees, ends }
+    }
+
+    /// How many there are, legal or not.
+    pub(in crate::policies) fn count(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// The plan of a number below [`Self::count`].
+    pub(in crate::policies) fn plan(&self, number: u64) -> Plan {
+        let at = self.ends.partition_point(|end| *end <= number);
+        let first = if at == 0 { 0 } else { self.ends[at - 1] };
+        let within = usize::try_from(number - first).expect("fewer plans of one set of degrees than usize");
+        let steps = &self.spaces.space.recompute;
+        let degrees = self.degrees[at];
+        let mut plan = self.spaces.plan(degrees, &self.spaces.choices(degrees), within / steps.len());
+        plan.stages.iter_mut().for_each(|stage| stage.recompute = steps[within % steps.len()]);
+        plan
     }
 }

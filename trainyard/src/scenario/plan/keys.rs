@@ -62,6 +62,8 @@ pub struct PlanKeys {
     pub collective: Option<CollectiveAlgorithm>,
     /// Device of each rank.
     pub placement: Option<Vec<DeviceId>>,
+    /// Evaluations that a policy may take.
+    pub budget: Option<u64>,
 }
 
 /// What waits in host memory.
@@ -75,6 +77,8 @@ pub struct Offload {
     pub parameters: bool,
 }
 
+/// More evaluations than any space has plans.
+const MOST_EVALUATIONS: u64 = 1_000_000_000;
 /// The word for all: of layers, of replicas.
 pub(in crate::scenario) const ALL: &str = "all";
 /// What can be offloaded, by name.
@@ -147,6 +151,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let vocabulary = optional(table, "vocabulary", |v| v.one_of(VocabularyDivision::ALL, VocabularyDivision::name));
     let collective = optional(table, "collective", |v| v.one_of(CollectiveAlgorithm::ALL, CollectiveAlgorithm::name));
     let placement = optional(table, "placement", placement);
+    let budget = optional(table, "budget", |v| v.integer(1..=MOST_EVALUATIONS));
     Some(PlanKeys {
         data: data?,
         tensor: tensor?,
@@ -174,6 +179,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         vocabulary: vocabulary?,
         collective: collective?,
         placement: placement?,
+        budget: budget?,
     })
 }
 
