@@ -92,7 +92,7 @@ pub(crate) enum Verb {
     Plan {
         #[command(flatten)]
         of: OfScenario,
-        /// Who decides, in place of the scenario's policy or written plan: megatron, exhaustive or random
+        /// Who decides, in place of the scenario's policy or written plan: megatron, exhaustive, dynprog or random
         #[arg(long, value_name = "POLICY", value_parser = policy)]
         policy: Option<PolicyName>,
     },

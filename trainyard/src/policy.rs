@@ -1,7 +1,11 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
+use ir::program::Chunk;
 use ir::{Candidate, Evaluation, Infeasible, Plan, Schedule, StagePlan};
-use sched::{ClosedForm, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Random, Space};
+use sched::{
+    ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Random, Space,
+    StageCost,
+};
 use sim::Simulator;
 
 use crate::Error;
@@ -36,6 +40,12 @@ pub(crate) fn megatron(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) ->
 pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
     let planner = Exhaustive { space: space(keys), ..Exhaustive::default() };
     keeping(job, keys, PolicyName::Exhaustive, &planner, context)
+}
+
+/// The fastest plan with stages of unequal layers on unlike devices, with the keys that were written held fast.
+pub(crate) fn dynprog(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let planner = DynProg { space: space(keys), ..DynProg::default() };
+    keeping(job, keys, PolicyName::DynProg, &planner, context)
 }
 
 /// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.
@@ -188,6 +198,9 @@ impl<E: Evaluator> Evaluator for Holding<'_, E> {
     }
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         self.inner.excess(&hold(self.keys, plan, self.global_batch))
+    }
+    fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
+        self.inner.stage(&hold(self.keys, plan, self.global_batch), chunk)
     }
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         // How many microbatches there are was written.

@@ -99,3 +99,54 @@ fn rules_of_thumb_divide_experts_and_long_sequences() {
     }
     assert_eq!(plan("llama-3.1-8b", "8 x dgx-h100", (Some(4096), None)).mesh.context, 1);
 }
+
+/// A scenario of two unlike nodes under a policy, with more keys of `[plan]`.
+fn mixed(policy: &str, keys: &str) -> Result<Loaded, Error> {
+    let text = format!(
+        "seed = 7\n[cluster]\nnodes = [\"1 x dgx-h100\", \"1 x dgx-a100\"]\n[model]\nname = \"llama-2-7b\"\n\
+         [training]\nsequence_length = 4096\nglobal_batch = 64\n[plan]\npolicy = \"{policy}\"\n{keys}"
+    );
+    scenario::parse("s.toml", &text, Path::new(""))
+}
+
+#[test]
+fn policies_are_as_good_as_they_say_on_unlike_devices() {
+    let keys = "tensor = 1\nmicrobatch_size = 1";
+    let plan = |policy: &str, keys: &str| {
+        let loaded = mixed(policy, keys).unwrap_or_else(|error| panic!("{error}"));
+        planned(&loaded).unwrap_or_else(|| panic!("{policy}: no plan"))
+    };
+    let time = |report: &PlanReport| report.prediction.iteration_ms;
+    let (rules, all, dynprog) = (plan("megatron", keys), plan("exhaustive", keys), plan("dynprog", keys));
+    assert!(time(&dynprog) <= time(&all) && time(&all) <= time(&rules), "{dynprog:?}");
+    assert!(time(&dynprog) < 0.8 * time(&rules), "{} {}", dynprog.plan.words, rules.plan.words);
+    assert!(dynprog.reasons.iter().any(|reason| reason.starts_with("no plan of the space is faster")), "{dynprog:?}");
+    assert!(dynprog.alternatives.iter().all(|other| !other.reasons.is_empty()));
+    // What is planned is a scenario of its own, which gives the same plan.
+    let again = scenario::parse("again.toml", &dynprog.planned_scenario, Path::new(""));
+    let again = planned(&again.unwrap_or_else(|error| panic!("{error}"))).expect("the same plan");
+    assert_eq!(again.plan, dynprog.plan);
+    // The control: no better with its budget, the same by its seed, which it says.
+    let random = plan("random", &format!("{keys}\nbudget = 20"));
+    assert!(time(&random) >= time(&all), "{} {}", random.plan.words, all.plan.words);
+    assert!(random.reasons[1].contains("20 legal plans drawn") && random.reasons[1].contains("seed 7"), "{random:?}");
+    assert_eq!(random.plan, plan("random", &format!("{keys}\nbudget = 20")).plan);
+}
+
+#[test]
+fn keys_that_a_policy_does_not_take_are_refused() {
+    let refused = |policy: &str, keys: &str, needles: &[&str]| {
+        let error = mixed(policy, keys).expect_err(keys).to_string();
+        for needle in needles {
+            assert!(error.contains(needle), "no {needle:?} in\n{error}");
+        }
+    };
+    refused("dynprog", "pipeline = 2\nlayers_per_stage = [16, 16]", &["layers_per_stage", "what dynprog decides"]);
+    refused("dynprog", "placement = [0, 1]", &["placement", "what dynprog decides"]);
+    refused("manual", "budget = 10", &["plan.budget", "the plan is written"]);
+    refused("random", "budget = 0", &["budget"]);
+    refused("dynprg", "", &["dynprog"]);
+    let loaded = mixed("megatron", "tensor = 2").unwrap_or_else(|error| panic!("{error}"));
+    let other = planned(&loaded.decided_by(scenario::PolicyName::Random)).expect("a plan");
+    assert_eq!((other.policy, other.plan.tensor), ("random", 2));
+}

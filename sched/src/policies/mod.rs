@@ -1,5 +1,6 @@
 //! Planners: what decides before a run.
 
+mod dynprog;
 mod exhaustive;
 mod manual;
 mod megatron;
@@ -8,6 +9,7 @@ mod random;
 #[cfg(test)]
 mod tests;
 
+pub use dynprog::DynProg;
 pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
 pub use megatron::{Held, Megatron};

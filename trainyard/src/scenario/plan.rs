@@ -34,6 +34,8 @@ pub enum PolicyName {
     Megatron,
     /// All uniform plans, or proof that what is left out cannot win.
     Exhaustive,
+    /// Stages of unequal layers on unlike devices, with a bound on what is left.
+    DynProg,
     /// Uniform plans drawn at random: the control.
     Random,
 }
@@ -45,6 +47,7 @@ impl PolicyName {
         match self {
             Self::Megatron => "megatron",
             Self::Exhaustive => "exhaustive",
+            Self::DynProg => "dynprog",
             Self::Random => "random",
         }
     }
@@ -52,7 +55,7 @@ impl PolicyName {
 
 impl PolicyName {
     /// All of them, in order.
-    pub const ALL: [Self; 3] = [Self::Megatron, Self::Exhaustive, Self::Random];
+    pub const ALL: [Self; 4] = [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Random];
     /// The one of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -89,7 +92,7 @@ pub(super) fn read(
     let keys = keys?;
     agree(&table, &keys)?;
     match policy {
-        Some(policy) => constrained(&table, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
+        Some(policy) => constrained(&table, policy, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
         None if keys.budget.is_some() => {
             let problem = Problem::new(table.path_of("budget"), "bounds a search, and the plan is written");
             table.report_at("budget", problem.hint("leave it out, or name a policy"));
@@ -121,8 +124,19 @@ fn agree(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
     None
 }
 
-/// Whether a policy can keep to what is written for each stage: that needs the number of stages to be written too.
-fn constrained(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
+/// Whether a policy can keep to what is written: what is written for each stage needs the number of stages to be written too,
+/// and what a policy is there to decide is not written.
+fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option<()> {
+    let decided = [
+        ("layers_per_stage", keys.layers_per_stage.is_some()),
+        ("recompute_layers", keys.recompute_layers.is_some()),
+        ("placement", keys.placement.is_some()),
+    ];
+    for (key, _) in decided.into_iter().filter(|(_, written)| *written && policy == PolicyName::DynProg) {
+        let problem = Problem::new(table.path_of(key), "is what dynprog decides");
+        table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
+        return None;
+    }
     let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));
     let written = [
         ("recompute", keys.recompute.as_ref().map(Vec::len)),

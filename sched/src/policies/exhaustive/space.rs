@@ -267,6 +267,23 @@ impl Numbered {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// Numbers of the plans with the least recomputation, each with its ranks, sharding, schedule and chunks.
+    pub(in crate::policies) fn each(&self, mut see: impl FnMut(u64, u64, ZeroStage, (&Schedule, u32))) {
+        let steps = self.spaces.space.recompute.len() as u64;
+        let mut number = 0;
+        for degrees in &self.degrees {
+            let Degrees { data, tensor, context, pipeline, .. } = *degrees;
+            let ranks = [data, tensor, context, pipeline].into_iter().map(u64::from).product();
+            let choices = self.spaces.choices(*degrees);
+            for within in 0..choices.count() {
+                let (schedule, chunks) = &choices.orders[within % choices.orders.len()];
+                let zero = choices.zeros[within / choices.orders.len() % choices.zeros.len()];
+                see(number, ranks, zero, (schedule, *chunks));
+                number += steps;
+            }
+        }
+    }
+
     /// The plan of a number below [`Self::count`].
     pub(in crate::policies) fn plan(&self, number: u64) -> Plan {
         let at = self.ends.partition_point(|end| *end <= number);
