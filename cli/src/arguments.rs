@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use trainyard::scenario::PolicyName;
+
 use crate::exit;
 
 /// Plans, simulates and runs hybrid-parallel training.
@@ -163,7 +165,13 @@ pub(crate) enum Verb {
         common: Common,
     },
     /// Decide how a scenario is divided, and say why
-    Plan(OfScenario),
+    Plan {
+        #[command(flatten)]
+        of: OfScenario,
+        /// Who decides, in place of the scenario's policy or written plan: megatron, exhaustive, dynprog or random
+        #[arg(long, value_name = "POLICY", value_parser = policy)]
+        policy: Option<PolicyName>,
+    },
     /// Simulate one iteration of a scenario
     Simulate(OfScenario),
     /// Say where a step goes, what each part would give back, and what would make a plan fit
@@ -335,7 +343,7 @@ impl Verb {
             Self::Init { .. } => "init",
             Self::Import { .. } => "import",
             Self::Export { .. } => "export",
-            Self::Plan(_) => "plan",
+            Self::Plan { .. } => "plan",
             Self::Simulate(_) => "simulate",
             Self::Explain(_) => "explain",
             Self::Size(_) => "size",
@@ -367,7 +375,7 @@ impl Verb {
             | Self::Schema { common }
             | Self::Worker { common }
             | Self::Doctor { common } => common,
-            Self::Plan(of)
+            Self::Plan { of, .. }
             | Self::Simulate(of)
             | Self::Explain(of)
             | Self::Size(of)
@@ -376,6 +384,12 @@ impl Verb {
             | Self::Launch { of, .. } => &of.common,
         }
     }
+}
+
+/// A policy by its name.
+fn policy(text: &str) -> Result<PolicyName, String> {
+    let names = PolicyName::ALL.map(PolicyName::name).join(", ");
+    PolicyName::from_name(text).ok_or_else(|| format!("there is no policy `{text}`; there are {names}"))
 }
 
 /// `3%` is 0.03. The sign is required, as every unit is.

@@ -72,7 +72,7 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
             Ok(Answer::good(json(&report), tables::init(&report)))
         }
         Verb::Import { .. } | Verb::Export { .. } => exchanged::answer(verb, context),
-        Verb::Plan(of) | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
+        Verb::Plan { of, .. } | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
             of_scenario(verb, of, context)
         }
         Verb::Run { of, device, ranks_per_gpu, resume } => {
@@ -108,7 +108,8 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
 fn of_scenario(verb: &Verb, of: &OfScenario, context: &Context<'_>) -> Result<Answer, Error> {
     let (loaded, mut out) = open(of)?;
     match verb {
-        Verb::Plan(_) => {
+        Verb::Plan { policy, .. } => {
+            let loaded = policy.map_or_else(|| loaded.clone(), |policy| loaded.clone().decided_by(policy));
             let report = trainyard::plan(&loaded, context)?;
             stage(&mut out, "planned.toml", report.planned_scenario.as_bytes())?;
             close(out, &loaded, "plan.json", &json(&report))?;

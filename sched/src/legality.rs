@@ -133,6 +133,12 @@ fn division(plan: &Plan, model: &Model) -> Vec<Problem> {
         .collect()
 }
 
+/// Whether a model's matrices divide over so many tensor ranks.
+pub(crate) fn divides_over(model: &Model, tensor: u32) -> bool {
+    let shared = model.variants.experts.map_or(0, |experts| experts.shared_ffn);
+    divided(model).iter().all(|(_, _, size)| size.is_multiple_of(tensor)) && shared.is_multiple_of(tensor)
+}
+
 /// Degrees, for sentences: context only where there is any.
 fn degrees_of(plan: &Plan) -> String {
     let context = if plan.mesh.context == 1 { String::new() } else { format!(" x context {}", plan.mesh.context) };

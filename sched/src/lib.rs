@@ -42,7 +42,7 @@ mod testing;
 mod vocabulary;
 
 pub use drive::{Controller, Drive, StaticController, drive, drive_on};
-pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, memory_problems, summarise};
+pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
-pub use policies::{Exhaustive, Manual, Megatron, Planner, Question, Space};
+pub use policies::{DynProg, Exhaustive, Held, Manual, Megatron, Planner, Question, Random, Space};

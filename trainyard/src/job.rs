@@ -120,6 +120,8 @@ impl<'a> Job<'a> {
             PlanChoice::Written(plan) => crate::policy::manual(self, plan, context),
             PlanChoice::Policy(PolicyName::Megatron, keys) => crate::policy::megatron(self, keys, context),
             PlanChoice::Policy(PolicyName::Exhaustive, keys) => crate::policy::exhaustive(self, keys, context),
+            PlanChoice::Policy(PolicyName::DynProg, keys) => crate::policy::dynprog(self, keys, context),
+            PlanChoice::Policy(PolicyName::Random, keys) => crate::policy::random(self, keys, context),
         }
     }
     /// An error of reasons, with the places of the keys that they are about.

@@ -1,7 +1,11 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
-use ir::{Candidate, Cluster, Evaluation, Infeasible, Plan, Problem, Schedule, StagePlan};
-use sched::{ClosedForm, Evaluator, Exhaustive, Manual, Megatron, OnBackend, Planner, Question, Space};
+use ir::program::Chunk;
+use ir::{Candidate, Evaluation, Infeasible, Plan, Schedule, StagePlan};
+use sched::{
+    ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Random, Space,
+    StageCost,
+};
 use sim::Simulator;
 
 use crate::Error;
@@ -12,6 +16,8 @@ use crate::scenario::{PlanKeys, PolicyName};
 /// Evaluations of one decision. The rules of thumb try some hundreds; of the hundred thousand uniform plans of a thousand
 /// devices a few thousand are evaluated.
 const BUDGET: u64 = 10_000_000;
+/// The same of plans drawn at random, which end with their budget.
+const DRAWS: u64 = 1000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
@@ -21,53 +27,89 @@ pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Resul
     let simulated = OnBackend::new(&scenario.model, &scenario.workload, &job.cost, simulator);
     let closed = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let mut evaluator = Carried { simulated, closed };
-    decide(job, &scenario.cluster, "manual", &Manual::new(plan), &mut evaluator, context, |plan| plan)
+    decide(job, ("manual", BUDGET), &Manual::new(plan), &mut evaluator, context, |plan| plan)
 }
 
 /// The plan of the rules of thumb, with the keys that were written held fast.
 pub(crate) fn megatron(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
-    let scenario = &job.loaded.scenario;
-    let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
-    let mut evaluator = Constrained { keys, global_batch: scenario.workload.global_batch, inner };
-    let batch = scenario.workload.global_batch;
-    // The policy fills domains with tensor groups before it goes on to pipelines: a written degree is its domain.
-    let mut cluster = scenario.cluster.clone();
-    if let Some(tensor) = keys.tensor {
-        cluster.node_kinds.iter_mut().for_each(|kind| kind.domain_size = tensor);
-    }
-    let name = PolicyName::Megatron.name();
-    decide(job, &cluster, name, &Megatron::default(), &mut evaluator, context, |plan| hold(keys, &plan, batch))
+    let planner = Megatron { held: held(keys), ..Megatron::default() };
+    keeping(job, keys, PolicyName::Megatron, &planner, context)
 }
 
 /// The fastest of all uniform plans with the keys that were written.
 pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let planner = Exhaustive { space: space(keys), ..Exhaustive::default() };
+    keeping(job, keys, PolicyName::Exhaustive, &planner, context)
+}
+
+/// The fastest plan with stages of unequal layers on unlike devices, with the keys that were written held fast.
+pub(crate) fn dynprog(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let planner = DynProg { space: space(keys), ..DynProg::default() };
+    keeping(job, keys, PolicyName::DynProg, &planner, context)
+}
+
+/// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.
+pub(crate) fn random(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let planner = Random { space: space(keys), ..Random::new(job.loaded.scenario.workload.seed) };
+    keeping(job, keys, PolicyName::Random, &planner, context)
+}
+
+/// What a policy decides by the closed form, with the keys that were written held fast.
+fn keeping(
+    job: &Job<'_>,
+    keys: &PlanKeys,
+    policy: PolicyName,
+    planner: &dyn Planner,
+    context: &Context<'_>,
+) -> Result<Decision, Error> {
     let scenario = &job.loaded.scenario;
     let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let batch = scenario.workload.global_batch;
-    let mut evaluator = Held { keys, global_batch: batch, inner };
-    let planner = Exhaustive { space: space(keys), ..Exhaustive::default() };
-    let name = PolicyName::Exhaustive.name();
-    decide(job, &scenario.cluster, name, &planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
+    let mut evaluator = Holding { keys, global_batch: batch, inner };
+    let open = if policy == PolicyName::Random { DRAWS } else { BUDGET };
+    let budget = keys.budget.unwrap_or(open);
+    decide(job, (policy.name(), budget), planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
+}
+
+/// Stages and chunks of each, as far as keys say how many.
+fn stages(keys: &PlanKeys) -> (Option<u32>, Option<u32>) {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let listed = keys.layers_per_stage.as_ref();
+    let rows = match &keys.schedule {
+        Some(Schedule::Explicit(grid)) => Some(count(grid.rows.len())),
+        _ => None,
+    };
+    // A schedule that says nothing of chunks means as many as it usually has.
+    let chunks = listed.and_then(|stages| stages.first()).map(|chunks| count(chunks.len()));
+    let chunks = keys.chunks_per_stage.or(chunks).or(keys.schedule.as_ref().map(Schedule::usual_chunks));
+    (keys.pipeline.or(listed.map(|stages| count(stages.len()))).or(rows), chunks)
+}
+
+/// What the keys leave to no rule of thumb.
+fn held(keys: &PlanKeys) -> Held {
+    let (pipeline, chunks) = stages(keys);
+    Held {
+        data: keys.data,
+        tensor: keys.tensor,
+        context: keys.context,
+        pipeline,
+        expert: keys.expert,
+        microbatch_size: keys.microbatch_size,
+        chunks,
+        zero: keys.zero,
+    }
 }
 
 /// All that the keys leave open.
 fn space(keys: &PlanKeys) -> Space {
     let open = Space::default();
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let listed = keys.layers_per_stage.as_ref();
     let only = |value: Option<u32>, open: Vec<u32>| value.map_or(open, |value| vec![value]);
-    // A schedule that says nothing of chunks means as many as it usually has.
-    let listed_chunks = listed.and_then(|stages| stages.first()).map(|chunks| count(chunks.len()));
-    let chunks = keys.chunks_per_stage.or(listed_chunks).or(keys.schedule.as_ref().map(Schedule::usual_chunks));
-    let rows = match &keys.schedule {
-        Some(Schedule::Explicit(grid)) => Some(count(grid.rows.len())),
-        _ => None,
-    };
+    let (pipeline, chunks) = stages(keys);
     Space {
         data: only(keys.data, open.data),
         tensor: only(keys.tensor, open.tensor),
         sequence_parallel: keys.sequence_parallel.into_iter().collect(),
-        pipeline: only(keys.pipeline.or(listed.map(|stages| count(stages.len()))).or(rows), open.pipeline),
+        pipeline: only(pipeline, open.pipeline),
         context: only(keys.context, open.context),
         expert: only(keys.expert, open.expert),
         microbatch_size: only(keys.microbatch_size, open.microbatch_size),
@@ -85,17 +127,16 @@ fn space(keys: &PlanKeys) -> Space {
 
 fn decide(
     job: &Job<'_>,
-    cluster: &Cluster,
-    policy: &'static str,
+    (policy, budget): (&'static str, u64),
     planner: &dyn Planner,
     evaluator: &mut dyn Evaluator,
     context: &Context<'_>,
     held: impl Fn(Plan) -> Plan,
 ) -> Result<Decision, Error> {
     let scenario = &job.loaded.scenario;
-    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster };
+    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
     let mut stopped = Ok(());
-    let candidates = planner.plan(&ask, evaluator, BUDGET, &mut |done, best| {
+    let candidates = planner.plan(&ask, evaluator, budget, &mut |done, best| {
         let note = best.map_or_else(String::new, |(_, p)| format!("best {:.1} ms", p.iteration.seconds() * 1e3));
         if stopped.is_ok() {
             stopped = context.step("plan", done, 0, note);
@@ -141,37 +182,14 @@ pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Conte
     Some(job.infeasible(Infeasible { reasons, nearest }))
 }
 
-/// Evaluates what is asked with the written keys held fast. What a policy searches over (degrees, chunks, microbatch
-/// size) is refused where it differs; what it only sets is replaced.
-struct Constrained<'a, E> {
-    keys: &'a PlanKeys,
-    global_batch: u32,
-    inner: E,
-}
-
-impl<E: Evaluator> Evaluator for Constrained<'_, E> {
-    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
-        let refusals = refusals(self.keys, plan);
-        if refusals.is_empty() {
-            self.inner.evaluate(&hold(self.keys, plan, self.global_batch))
-        } else {
-            Err(Infeasible { reasons: refusals, nearest: Vec::new() })
-        }
-    }
-    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
-        let open = self.keys.microbatches.is_none() && refusals(self.keys, plan).is_empty();
-        open.then(|| self.inner.share_out(&hold(self.keys, plan, self.global_batch)))?
-    }
-}
-
 /// Evaluates what is asked with the written keys held fast, whatever it says of them.
-struct Held<'a, E> {
+struct Holding<'a, E> {
     keys: &'a PlanKeys,
     global_batch: u32,
     inner: E,
 }
 
-impl<E: Evaluator> Evaluator for Held<'_, E> {
+impl<E: Evaluator> Evaluator for Holding<'_, E> {
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {
         self.inner.evaluate(&hold(self.keys, plan, self.global_batch))
     }
@@ -180,6 +198,9 @@ impl<E: Evaluator> Evaluator for Held<'_, E> {
     }
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         self.inner.excess(&hold(self.keys, plan, self.global_batch))
+    }
+    fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
+        self.inner.stage(&hold(self.keys, plan, self.global_batch), chunk)
     }
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         // How many microbatches there are was written.
@@ -201,33 +222,6 @@ impl Evaluator for Carried<'_> {
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         self.closed.share_out(plan)
     }
-}
-
-/// Sizes of a microbatch that the policy tries; another one is held fast where it tries 1.
-const TRIED_SIZES: [u32; 4] = [1, 2, 4, 8];
-
-fn refusals(keys: &PlanKeys, plan: &Plan) -> Vec<Problem> {
-    let listed = keys.layers_per_stage.as_ref();
-    let pipeline = keys.pipeline.or_else(|| listed.and_then(|stages| u32::try_from(stages.len()).ok()));
-    // A schedule that says nothing of chunks means as many as it usually has.
-    let chunks = keys.chunks_per_stage.or_else(|| {
-        let first = listed.and_then(|stages| stages.first()).and_then(|chunks| u32::try_from(chunks.len()).ok());
-        first.or(keys.schedule.as_ref().map(Schedule::usual_chunks))
-    });
-    let size = keys.microbatch_size.map(|size| if TRIED_SIZES.contains(&size) { size } else { 1 });
-    let wanted = [
-        ("tensor", keys.tensor, plan.tensor),
-        ("pipeline", pipeline, plan.pipeline()),
-        ("chunks_per_stage", chunks, plan.chunks_per_stage()),
-        ("microbatch_size", size, plan.microbatch_size),
-    ];
-    let differs = wanted.into_iter().filter_map(|(key, wanted, found)| Some((key, wanted.filter(|w| *w != found)?)));
-    differs
-        .map(|(key, wanted)| {
-            Problem::new(format!("plan.{key}"), format!("the policy found no plan with {key} = {wanted}"))
-                .hint("tensor groups stay inside a domain, stages hold equal layers, and the batch divides; policy = \"manual\" takes any plan")
-        })
-        .collect()
 }
 
 /// The plan with every written key held fast.

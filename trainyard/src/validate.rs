@@ -14,6 +14,8 @@ mod cold;
 pub mod document;
 mod fit;
 pub mod import;
+#[cfg(test)]
+mod layouts;
 mod measured;
 pub mod outcomes;
 mod predict;

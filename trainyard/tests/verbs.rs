@@ -129,7 +129,10 @@ fn a_policy_keeps_to_what_is_written() {
     assert_eq!((held.plan.zero, held.plan.schedule.as_str(), held.plan.microbatches), (0, "gpipe", 16));
     assert!(held.plan.recompute.iter().all(|r| *r == ir::Recompute::Full));
     assert!(held.prediction.iteration_ms > free.prediction.iteration_ms);
-    check(&text("gpt2-124m", training, "policy = \"megatron\"\ntensor = 8"), &["plan.tensor", "tensor = 8"]);
+    check(
+        &text("gpt2-124m", training, "policy = \"megatron\"\ntensor = 8"),
+        &["heads", "tensor degree 8", "tensor can be"],
+    );
     // What is planned is a scenario of its own, which gives the same plan.
     let again = trainyard::plan(&parse(&held.planned_scenario), &Context::default()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(again.plan, held.plan);

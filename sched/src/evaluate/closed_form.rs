@@ -31,6 +31,7 @@ use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
 use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
 use super::relief::Relief;
 use super::shared::Shared;
+use super::stage::StageCost;
 use super::tail::tail;
 use crate::layout::chunks;
 use crate::lowering::Reductions;
@@ -114,7 +115,7 @@ impl<'a> ClosedForm<'a> {
     }
 
     /// Makes room for the prices of one more plan.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         let full = self.shared.is_full();
         if full {
             self.shared = Shared::default();
@@ -230,8 +231,13 @@ impl<'a> ClosedForm<'a> {
         })
     }
 
-    fn prepared(&mut self, number: usize) -> (&mut Shared, &mut Prepared) {
+    pub(super) fn prepared(&mut self, number: usize) -> (&mut Shared, &mut Prepared) {
         (&mut self.shared, &mut self.prepared[number])
+    }
+
+    /// What was prepared, and which microbatches positions hold as they run the passes of a plan.
+    pub(super) fn prepared_with_contexts(&mut self, plan: &Plan, number: usize) -> (&Prepared, &[Vec<Context>]) {
+        (&self.prepared[number], held_of(&mut self.held, plan))
     }
 
     /// How the passes go of replicas that have the microbatches of a plan, with the prices of a number.
@@ -416,6 +422,10 @@ impl Evaluator for ClosedForm<'_> {
             self.excess_of(&held, number, &chunks)
         });
         each.reduce(f64::max)
+    }
+
+    fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
+        super::stage::stage(self, plan, chunk)
     }
 
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {

@@ -28,7 +28,7 @@ pub(super) fn shown(plan: &Plan) -> u32 {
         Schedule::OneForwardOneBackward if v == 1 => m.min(p),
         Schedule::OneForwardOneBackward if m.is_multiple_of(p) => m.min(p * ROUNDS),
         Schedule::ZeroBubbleH1 => m.min(4 * p),
-        Schedule::OneForwardOneBackward | Schedule::GPipe | Schedule::ZeroBubble(_) | Schedule::Explicit(_) => m,
+        _ => m,
     }
 }
 

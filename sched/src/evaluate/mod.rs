@@ -18,6 +18,7 @@ mod recurrence;
 mod relief;
 mod shared;
 mod spent;
+mod stage;
 mod tail;
 
 #[cfg(test)]
@@ -26,8 +27,9 @@ mod tests;
 pub use closed_form::ClosedForm;
 pub use on_backend::{OnBackend, summarise};
 pub use relief::Relief;
+pub use stage::StageCost;
 
-use ir::program::Layout;
+use ir::program::{Chunk, Layout};
 use ir::{DeviceKindId, Evaluation, Plan, Prediction, Problem, SimDuration, Workload};
 
 /// What planners ask: a plan to a prediction.
@@ -47,6 +49,11 @@ pub trait Evaluator {
     /// ones do not make the batch; `None` if equal shares are best, or nothing is known. Of the plan its shares and the
     /// number of its microbatches do not matter.
     fn share_out(&mut self, _plan: &Plan) -> Option<Plan> {
+        None
+    }
+    /// What a chunk takes on its position of a plan with one chunk a position, whatever the plan's stages hold: of the plan
+    /// its degrees, schedule and placement matter, which may name a device twice. `None` if nothing is known.
+    fn stage(&mut self, _plan: &Plan, _chunk: &Chunk) -> Option<StageCost> {
         None
     }
     /// How far the worst stage of a plan is over its memory, as a share of the capacity, without its times; `None` if the

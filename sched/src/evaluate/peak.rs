@@ -58,6 +58,12 @@ impl View<'_> {
         worst
     }
 
+    /// Whether what a position needs is within its memory.
+    pub(super) fn fits(&self, position: u32, contexts: &[Context]) -> bool {
+        let own = self.own(position).collect::<Vec<_>>();
+        self.needed(position, &own, contexts) <= self.kind(position).memory.get()
+    }
+
     /// What a position's device must have, in bytes: the peak of [`Self::stage`] without its words.
     fn needed(&self, position: u32, own: &[u32], contexts: &[Context]) -> u64 {
         let (mut all, mut passing) = (0, 0);

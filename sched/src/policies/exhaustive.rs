@@ -22,6 +22,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
+pub(super) use space::Numbered;
 pub use space::Space;
 
 use std::collections::BTreeMap;
@@ -58,6 +59,25 @@ impl Planner for Exhaustive {
         budget: u64,
         progress: Progress<'_>,
     ) -> Result<Vec<Candidate>, Infeasible> {
+        self.search(ask, evaluator, budget, progress).answer
+    }
+}
+
+/// What a search found, with how many evaluations, and whether it went through the whole space.
+pub(super) struct Searched {
+    pub(super) answer: Result<Vec<Candidate>, Infeasible>,
+    pub(super) used: u64,
+    pub(super) complete: bool,
+}
+
+impl Exhaustive {
+    pub(super) fn search(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'_>,
+    ) -> Searched {
         let mut search = Search::new(self, ask, evaluator, budget, progress);
         for shape in Spaces::new(&self.space, ask) {
             if search.used >= budget {
@@ -66,7 +86,9 @@ impl Planner for Exhaustive {
             }
             search.ladder(shape);
         }
-        search.finish()
+        search.share_out();
+        let (used, complete) = (search.used, !search.cut_short);
+        Searched { answer: search.finish(), used, complete }
     }
 }
 
@@ -222,7 +244,6 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn finish(mut self) -> Result<Vec<Candidate>, Infeasible> {
-        self.share_out();
         (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
         let closest = self.closest.take().and_then(|(plan, _)| {
             let prediction = self.evaluator.evaluate(&plan).ok()?;

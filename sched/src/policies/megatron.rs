@@ -1,51 +1,94 @@
 //! The rules of thumb of an expert who tunes a Megatron-LM run by hand: the baseline that other planners must beat.
 //!
-//! 1. *Tensor parallelism first, within the node's fastest domain; pipeline parallelism beyond it.* Narayanan et al.
-//!    2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", takeaway 1.
-//! 2. *Model parallelism only as large as memory needs, data parallelism for the rest.* The same, takeaway 2; NVIDIA's
-//!    Megatron-Core parallelism guide ("maximise data parallelism").
-//! 3. *The microbatch size is tried out: 1, 2, 4, 8.* Narayanan et al. 2021, takeaway 3.
-//! 4. *Interleave the schedule where there is a pipeline and layers and microbatches divide.* The same, section 2.2.
-//! 5. *Sequence parallelism wherever there is tensor parallelism.* Korthikanti et al. 2022, "Reducing Activation
-//!    Recomputation in Large Transformer Models", section 4.2.2.
-//! 6. *No recomputation if it fits, else selective, else full.* The same, section 5.
-//! 7. *Optimizer state sharded over replicas (ZeRO-1), gradient reduction overlapped.* Rajbhandari et al. 2020; the
+//! 1. *Model parallelism only as large as memory needs, data parallelism for the rest.* Narayanan et al. 2021, "Efficient
+//!    Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", takeaway 2; NVIDIA's Megatron-Core parallelism
+//!    guide ("maximise data parallelism"). Of the ways to divide a replica over so many ranks all are tried.
+//! 2. *Experts are divided before anything else is, inside a domain where that fits, else over nodes; an expert is whole.*
+//!    Megatron-Core's guide to mixtures of experts (expert parallelism rather than tensor parallelism for the experts' layers,
+//!    expert and tensor groups within NVLink).
+//! 3. *Tensor parallelism within the node's fastest domain; pipeline parallelism beyond it.* Narayanan et al. 2021,
+//!    takeaway 1. Of two that fit the smaller tensor degree is faster more often than not: Hagemann et al. 2023, "Efficient
+//!    Parallelization Layouts for Large-Scale Distributed Model Training", section 4.
+//! 4. *Context parallelism for sequences of 8 thousand tokens or more*, with some thousands on each rank. Megatron-Core's
+//!    guide.
+//! 5. *The microbatch size is tried out: 1, 2, 4, 8, 16.* Narayanan et al. 2021, takeaway 3.
+//! 6. *Interleave the schedule where there is a pipeline and layers and microbatches divide.* The same, section 2.2.
+//! 7. *Sequence parallelism wherever there is tensor parallelism; no recomputation if it fits, else selective; full only where
+//!    more model parallelism loses to it.* Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+//!    Models", sections 4.2.2 and 5.
+//! 8. *Pipeline stages of nearly equal layers*: the fullest holds a tenth more than the mean at most, lighter ones stand at the
+//!    ends, which also hold the embedding and the head. All devices work, or three quarters of them. What breaks this is
+//!    tried where nothing else fits.
+//! 9. *Optimizer state sharded over replicas (ZeRO-1), gradient reduction overlapped.* Rajbhandari et al. 2020; the
 //!    distributed optimizer of Megatron-LM.
-//! 8. *Pipeline stages of equal layers.* Megatron-LM asks that the layers divide by the stages; where no such degree
-//!    fits, stages differ by one layer, the lighter ones at the ends, which also hold the embedding and the head.
 //!
-//! An expert tries the smallest model parallelism that fits and the next few: so does this planner.
+//!    Parameters are sharded too, without a pipeline, where nothing else fits (Zhao et al. 2023, "PyTorch FSDP"; Megatron-FSDP).
+//! 10. *Of plans that are as fast, as far as predictions tell (4 %), the one with the smallest replicas, then with the smallest
+//!    microbatches*: with the least model parallelism and microbatches of 1 runs were fastest that recompute nothing (Hagemann
+//!    et al. 2023, section 4). *Where everything is recomputed, with the largest*: they cost little memory, and 4 were faster
+//!    than 2 (BigScience's chronicles of BLOOM-176B).
+//!
+//! An expert tries the smallest replicas that fit and some larger ones, and so does this planner. It asks first whether a shape
+//! fits at all, with the smallest microbatch and full recomputation, and leaves out what cannot win by its floor.
 
-use ir::{
-    Candidate, Cluster, CollectiveAlgorithm, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, ZeroStage,
-};
+mod shapes;
 
-use super::{Planner, Progress, Question, faster_shares, fits, misfit, percent, words, worst_excess};
+use ir::{Candidate, CollectiveAlgorithm, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, ZeroStage};
+
+use super::{Planner, Progress, Question, faster_shares, fits, misfit, percent, smallest_domain, words, worst_excess};
 use crate::evaluate::Evaluator;
 use crate::legality::balanced_stages;
 use crate::schedules;
+use shapes::{Place, Shape, experts, mesh, shapes};
 
 /// See the module's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Megatron {
     /// Runners-up that are reported beside the chosen plan.
     pub runners_up: usize,
-    /// Sizes of model parallelism that are tried after the smallest that fits.
-    pub larger: usize,
+    /// How many times as large as the smallest that fits without full recomputation replicas are tried.
+    pub larger: u64,
+    /// What is not for the rules to choose.
+    pub held: Held,
+}
+
+/// Degrees and sizes that are held fast; `None` leaves one to the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Replicas.
+    pub data: Option<u32>,
+    /// Tensor degree.
+    pub tensor: Option<u32>,
+    /// Context degree.
+    pub context: Option<u32>,
+    /// Pipeline degree.
+    pub pipeline: Option<u32>,
+    /// Expert degree.
+    pub expert: Option<u32>,
+    /// Sequences of a microbatch.
+    pub microbatch_size: Option<u32>,
+    /// Chunks per position.
+    pub chunks: Option<u32>,
+    /// Sharding of training state.
+    pub zero: Option<ZeroStage>,
 }
 
 impl Default for Megatron {
     fn default() -> Self {
-        Self { runners_up: 6, larger: 3 }
+        Self { runners_up: 6, larger: 4, held: Held::default() }
     }
 }
 
-/// Rule 3.
-const MICROBATCH_SIZES: [u32; 4] = [1, 2, 4, 8];
-/// Rule 4: chunks per position that are tried.
+/// Rule 5.
+const MICROBATCH_SIZES: [u32; 5] = [1, 2, 4, 8, 16];
+/// Rule 6: chunks per position that are tried.
 const CHUNKS: [u32; 5] = [1, 2, 3, 4, 6];
-/// Rule 6.
+/// Rule 7.
 const RECOMPUTE: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Full];
+/// Rule 10: how much slower a plan may be that counts as fast as another: what predictions of layouts err by in the median.
+const AS_FAST: f64 = 1.04;
+/// How many times that over the smallest replica that fits at all: to do without full recomputation is worth a lot.
+const TIGHT: u64 = 4;
 
 impl Planner for Megatron {
     fn plan(
@@ -55,154 +98,293 @@ impl Planner for Megatron {
         budget: u64,
         progress: Progress<'_>,
     ) -> Result<Vec<Candidate>, Infeasible> {
-        let mut search = Search { ask, evaluator, budget, progress, used: 0, tried: Vec::new(), refused: Vec::new() };
-        // Rule 8: uneven stages only where no even ones fit.
-        for even in [true, false] {
-            let mut fitting = 0;
-            for (tensor, pipeline) in model_parallel(ask, even) {
-                let fitted = search.layout(tensor, pipeline);
-                fitting += usize::from(fitted || fitting > 0);
-                if fitting > self.larger || search.used >= search.budget {
-                    break;
-                }
-            }
-            if search.tried.iter().any(|(_, prediction)| fits(prediction)) {
+        let mut search = Search::new(self, ask, evaluator, budget, progress);
+        for sizes in shapes(ask, &self.held) {
+            search.inside_and_beyond(&sizes);
+            if !search.best.is_empty() {
                 break;
             }
         }
-        search.finish(self.runners_up)
+        search.all_sharded();
+        search.finish()
     }
 }
 
-/// Rules 1 and 2: pairs of tensor and pipeline degree by growing product; the tensor degree grows to the domain first.
-fn model_parallel(ask: &Question<'_>, even: bool) -> Vec<(u32, u32)> {
-    let (model, devices) = (ask.model, ask.cluster.devices());
-    let domain = smallest_domain(ask.cluster);
-    let divides = |t: &u32| [model.heads, model.kv_heads, model.ffn].iter().all(|size| size.is_multiple_of(*t));
-    let tensors = (1..=domain).filter(|t| t.is_power_of_two() && divides(t)).collect::<Vec<_>>();
-    let widest = tensors.last().copied().unwrap_or(1);
-    let mut pairs = tensors.into_iter().map(|tensor| (tensor, 1)).collect::<Vec<_>>();
-    let pipelines = (2..=model.layers).filter(|p| model.layers.is_multiple_of(*p) == even);
-    pairs.extend(pipelines.map(|pipeline| (widest, pipeline)));
-    pairs.retain(|(tensor, pipeline)| u64::from(*tensor) * u64::from(*pipeline) <= devices);
-    pairs
+/// How a shape fits into memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fit {
+    No,
+    /// With everything recomputed.
+    Tight,
+    Well,
 }
 
-/// Devices of the smallest domain of the cluster's nodes.
-fn smallest_domain(cluster: &Cluster) -> u32 {
-    let used = cluster.groups.iter().filter(|group| group.count > 0).map(|group| cluster.node_kind(group.kind));
-    let size = |node: &ir::NodeKind| {
-        let devices = u32::try_from(node.devices.len()).unwrap_or(u32::MAX);
-        if node.domain_size == 0 { devices } else { node.domain_size.min(devices) }
-    };
-    used.map(size).min().unwrap_or(1).max(1)
+enum Step {
+    Fits,
+    Over,
+    Illegal,
+    /// Not among the fastest, by its floor.
+    Slow,
+    /// The budget has run out.
+    Spent,
 }
 
 struct Search<'a, 'b> {
+    planner: &'a Megatron,
     ask: &'a Question<'b>,
     evaluator: &'a mut dyn Evaluator,
     budget: u64,
     progress: Progress<'a>,
     used: u64,
-    tried: Vec<(Plan, Prediction)>,
+    /// Whether parameters are sharded.
+    deep: bool,
+    /// The best that fit, fastest first.
+    best: Vec<(Plan, Prediction)>,
+    /// Plans over their memory, and by how much.
+    over: Vec<(Plan, f64)>,
     /// Reasons why plans were not legal, each once.
     refused: Vec<Problem>,
 }
 
-impl Search<'_, '_> {
-    /// Tries one pair of model-parallel degrees with all that is tuned inside it; whether something fitted.
-    fn layout(&mut self, tensor: u32, pipeline: u32) -> bool {
-        let batch = self.ask.workload.global_batch;
-        let lanes = self.ask.cluster.devices() / (u64::from(tensor) * u64::from(pipeline));
-        let most = u32::try_from(lanes).unwrap_or(u32::MAX).min(batch);
-        // Rule 2: as many replicas as the batch divides by.
-        let Some(data) = (1..=most).rev().find(|data| batch.is_multiple_of(*data)) else { return false };
-        let mut fitted = false;
-        for size in MICROBATCH_SIZES.into_iter().filter(|size| (batch / data).is_multiple_of(*size)) {
-            for chunks in CHUNKS {
-                let even = self.ask.model.layers.is_multiple_of(pipeline * chunks);
-                if chunks > 1 && (pipeline == 1 || !even) {
-                    continue;
-                }
-                let plan = self.write(data, tensor, pipeline, chunks, size);
-                let order = schedules::refusals(&plan.schedule, pipeline, chunks, plan.microbatches);
-                if chunks == 1 || order.is_empty() {
-                    fitted |= self.recompute(plan);
-                }
-            }
-        }
-        fitted
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        planner: &'a Megatron,
+        ask: &'a Question<'b>,
+        evaluator: &'a mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'a>,
+    ) -> Self {
+        let (best, over, refused) = (Vec::new(), Vec::new(), Vec::new());
+        Self { planner, ask, evaluator, budget, progress, used: 0, deep: false, best, over, refused }
     }
 
-    fn write(&self, data: u32, tensor: u32, pipeline: u32, chunks: u32, size: u32) -> Plan {
+    /// Rules 1 and 2: the smallest replicas that fit and those some times as large, with experts inside domains or beyond.
+    fn smallest(&mut self, sizes: &[Vec<Shape>], place: Place) {
+        // The first that fit, and the first that fit well.
+        let (mut fitting, mut well) = (None, None);
+        let times = |first: Option<u64>, times: u64| first.map_or(u64::MAX, |first| first.saturating_mul(times));
+        for shapes in sizes {
+            let Some(size) = shapes.first().map(|shape| shape.product()) else { continue };
+            let most = times(well, self.planner.larger).min(times(fitting, TIGHT * self.planner.larger));
+            if size > most || self.used >= self.budget {
+                break;
+            }
+            let fit = shapes.iter().map(|shape| self.layout(*shape, place)).max().unwrap_or(Fit::No);
+            if fit > Fit::No {
+                fitting.get_or_insert(size);
+            }
+            if fit == Fit::Well {
+                well.get_or_insert(size);
+            }
+        }
+    }
+
+    /// Rule 9: where nothing fits, parameters are sharded too, without a pipeline.
+    fn all_sharded(&mut self) {
+        if !self.best.is_empty() || self.planner.held.zero.is_some_and(|zero| zero != ZeroStage::Zero3) {
+            return;
+        }
+        self.deep = true;
+        for mut sizes in shapes(self.ask, &self.planner.held) {
+            sizes
+                .iter_mut()
+                .for_each(|shapes| shapes.retain(|shape| shape.pipeline == 1 && shape.data * shape.context > 1));
+            self.inside_and_beyond(&sizes);
+        }
+    }
+
+    /// Rule 2: experts inside domains, and over nodes.
+    fn inside_and_beyond(&mut self, sizes: &[Vec<Shape>]) {
+        self.smallest(sizes, Place::Inside);
+        if self.ask.model.variants.experts.is_some() && self.planner.held.expert.is_none() {
+            self.smallest(sizes, Place::Beyond);
+        }
+    }
+
+    /// Rule 2: a shape with the expert degrees that are worth a look.
+    fn layout(&mut self, shape: Shape, place: Place) -> Fit {
+        let mut fit = Fit::No;
+        for expert in experts(self.ask, &self.planner.held, shape, place) {
+            fit = fit.max(self.tune(shape, expert));
+            // Beyond a domain the narrowest that fits well is enough.
+            if place == Place::Beyond && fit == Fit::Well {
+                break;
+            }
+        }
+        fit
+    }
+
+    /// Rules 5 to 7 for one set of degrees.
+    fn tune(&mut self, shape: Shape, expert: u32) -> Fit {
+        let held = self.planner.held;
+        let share = self.ask.workload.global_batch / shape.data.max(1);
+        let sizes = held.microbatch_size.map_or_else(|| MICROBATCH_SIZES.to_vec(), |size| vec![size]);
+        // Of a size that is held fast the evaluator says why it does not divide.
+        let open = held.microbatch_size.is_none();
+        let sizes = sizes.into_iter().filter(|size| !open || share.is_multiple_of(*size)).collect::<Vec<_>>();
+        let Some(smallest) = sizes.first() else { return Fit::No };
+        let mut least = self.write(shape, expert, held.chunks.unwrap_or(1), *smallest);
+        recompute(&mut least, Recompute::Full);
+        if !self.may_fit(&least) {
+            return Fit::No;
+        }
+        let mut fit = Fit::No;
+        for size in sizes {
+            let chunks = held.chunks.map_or_else(|| self.chunks(shape, share / size), |chunks| vec![chunks]);
+            let mut of_size = None;
+            for chunks in chunks {
+                let Some(found) = self.recompute(self.write(shape, expert, chunks, size)) else { continue };
+                of_size = of_size.max(Some(found));
+                if found == Fit::No {
+                    // More chunks keep more.
+                    break;
+                }
+            }
+            fit = fit.max(of_size.unwrap_or(Fit::No));
+            if of_size == Some(Fit::No) {
+                // Larger microbatches too.
+                break;
+            }
+        }
+        fit
+    }
+
+    /// Rule 6.
+    fn chunks(&self, shape: Shape, microbatches: u32) -> Vec<u32> {
+        let (pipeline, layers) = (shape.pipeline, self.ask.model.layers);
+        let order = |chunks| schedules::refusals(&Schedule::OneForwardOneBackward, pipeline, chunks, microbatches);
+        let divides = |chunks: &u32| pipeline > 1 && layers.is_multiple_of(pipeline * chunks);
+        let interleaved =
+            CHUNKS.into_iter().filter(|chunks| *chunks > 1 && divides(chunks) && order(*chunks).is_empty());
+        std::iter::once(1).chain(interleaved).collect()
+    }
+
+    fn write(&self, shape: Shape, expert: u32, chunks: u32, size: u32) -> Plan {
+        let Shape { data, tensor, context, pipeline } = shape;
+        let length = self.ask.workload.sequence_length;
+        let replicas = data * context;
         Plan {
             data,
             tensor,
-            sequence_parallel: tensor > 1 && self.ask.workload.sequence_length.is_multiple_of(tensor),
+            sequence_parallel: tensor > 1 && length.is_multiple_of(tensor * context),
             stages: balanced_stages(self.ask.model.layers, pipeline, chunks, Recompute::None),
             microbatch_size: size,
             microbatches: self.ask.workload.global_batch / data / size,
             shares: ir::Shares::EQUAL,
             schedule: Schedule::OneForwardOneBackward,
-            zero: if data > 1 { ZeroStage::Zero1 } else { ZeroStage::Zero0 },
-            overlap_gradients: data > 1,
+            zero: match self.deep {
+                true => ZeroStage::Zero3,
+                false if replicas > 1 => ZeroStage::Zero1,
+                false => ZeroStage::Zero0,
+            },
+            overlap_gradients: replicas > 1 && !self.deep,
             collective: CollectiveAlgorithm::Automatic,
-            mesh: ir::Mesh::default(),
-            sharing: ir::Sharing::default(),
+            mesh: mesh(self.ask, shape, expert),
+            sharing: ir::Sharing { prefetch: self.deep, ..ir::Sharing::default() },
             placement: Vec::new(),
         }
     }
 
-    /// Rule 6: the least recomputation that fits; whether any does.
-    fn recompute(&mut self, mut plan: Plan) -> bool {
-        for recompute in RECOMPUTE {
-            if self.used >= self.budget {
-                return false;
-            }
-            plan.stages.iter_mut().for_each(|stage| stage.recompute = recompute);
-            self.used += 1;
-            match self.evaluator.evaluate(&plan) {
-                Ok(prediction) => {
-                    let fit = fits(&prediction);
-                    self.tried.push((plan.clone(), prediction));
-                    let best = self.tried.iter().filter(|(_, p)| fits(p)).min_by_key(|(_, p)| p.iteration);
-                    (self.progress)(self.used, best.map(|(plan, prediction)| (plan, prediction)));
-                    if fit {
-                        return true;
-                    }
-                }
-                Err(no) => {
-                    (self.progress)(self.used, None);
-                    for reason in no.reasons {
-                        if !self.refused.contains(&reason) {
-                            self.refused.push(reason);
-                        }
-                    }
-                    return false;
-                }
+    /// Rule 7: the least recomputation that fits; `None` for what is not legal, or not looked at.
+    fn recompute(&mut self, mut plan: Plan) -> Option<Fit> {
+        for kept in RECOMPUTE {
+            recompute(&mut plan, kept);
+            match self.step(&plan) {
+                Step::Fits if kept == Recompute::Full => return Some(Fit::Tight),
+                // Whether what cannot win fits does not matter.
+                Step::Fits | Step::Slow => return Some(Fit::Well),
+                Step::Over => {}
+                Step::Illegal | Step::Spent => return None,
             }
         }
+        Some(Fit::No)
+    }
+
+    /// Counts a plan that is looked at.
+    fn look(&mut self) {
+        self.used += 1;
+        (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
+    }
+
+    fn may_fit(&mut self, least: &Plan) -> bool {
+        if self.used >= self.budget {
+            return false;
+        }
+        let Some(excess) = self.evaluator.excess(least) else { return true };
+        self.look();
+        self.over.push((least.clone(), excess));
         false
     }
 
-    fn finish(mut self, runners_up: usize) -> Result<Vec<Candidate>, Infeasible> {
-        let tried = std::mem::take(&mut self.tried);
-        let (mut fitting, mut over): (Vec<_>, Vec<_>) = tried.into_iter().partition(|(_, p)| fits(p));
-        fitting.sort_by_key(|(_, prediction)| prediction.iteration);
-        over.sort_by(|(_, a), (_, b)| worst_excess(a).total_cmp(&worst_excess(b)));
-        let Some((best, winner)) = fitting.first().cloned() else {
-            return Err(nothing_fits(self.ask, over, self.refused, self.used, self.budget));
+    fn step(&mut self, plan: &Plan) -> Step {
+        if self.used >= self.budget {
+            return Step::Spent;
+        }
+        if let (Some((_, fastest)), Some((_, slowest))) = (self.best.first(), self.best.get(self.planner.runners_up)) {
+            let limit = slowest.iteration.seconds().max(AS_FAST * fastest.iteration.seconds());
+            if self.evaluator.floor(plan).is_some_and(|floor| floor.seconds() >= limit) {
+                return Step::Slow;
+            }
+        }
+        if let Some(excess) = self.evaluator.excess(plan) {
+            self.look();
+            self.over.push((plan.clone(), excess));
+            return Step::Over;
+        }
+        let found = self.evaluator.evaluate(plan);
+        let step = match found {
+            Ok(prediction) if fits(&prediction) => {
+                let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+                self.best.insert(at, (plan.clone(), prediction));
+                Step::Fits
+            }
+            Ok(prediction) => {
+                self.over.push((plan.clone(), worst_excess(&prediction)));
+                Step::Over
+            }
+            Err(no) => {
+                for reason in no.reasons {
+                    if !self.refused.contains(&reason) {
+                        self.refused.push(reason);
+                    }
+                }
+                Step::Illegal
+            }
         };
-        let mut chosen = chosen(&best, &winner, &over, self.used);
+        self.look();
+        step
+    }
+
+    fn finish(mut self) -> Result<Vec<Candidate>, Infeasible> {
+        let mut over = std::mem::take(&mut self.over);
+        over.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let runners_up = self.planner.runners_up;
+        let nearest = over.iter().take(runners_up.div_ceil(2)).filter_map(|(plan, _)| {
+            let prediction = self.evaluator.evaluate(plan).ok()?;
+            Some((plan.clone(), prediction))
+        });
+        let nearest = nearest.collect::<Vec<_>>();
+        let Some((_, fastest)) = self.best.first().cloned() else {
+            return Err(nothing_fits(self.ask, nearest, self.refused, self.used, self.budget));
+        };
+        let (best, winner) = self.best.remove(simplest(&self.best));
+        let mut chosen = chosen(self.ask, (&best, &winner), &fastest, &over, self.used);
         // Megatron-LM gives all replicas as much: what more there would be is said, not chosen.
         let faster = faster_shares(&best, &winner, self.evaluator);
         chosen.reasons.extend(faster.iter().flat_map(|other| other.reasons.clone()));
-        let losers = fitting.into_iter().skip(1).map(|(plan, prediction)| {
-            let why = why_slower(&plan, &prediction, &best, &winner);
+        let losers = self.best.into_iter().take(runners_up).map(|(plan, prediction)| {
+            let why = if prediction.iteration < winner.iteration {
+                let faster = 1.0 - prediction.iteration.seconds() / winner.iteration.seconds();
+                format!(
+                    "{:.1} % faster, less than predictions err, with more ranks a replica or larger microbatches",
+                    faster * 100.0
+                )
+            } else {
+                why_slower(&plan, &prediction, &best, &winner)
+            };
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
         });
-        let losers = losers.take(runners_up).collect::<Vec<_>>();
-        let misfits = over.into_iter().take(runners_up.div_ceil(2)).map(|(plan, prediction)| {
+        let misfits = nearest.into_iter().map(|(plan, prediction)| {
             let reasons = misfit(&prediction).into_iter().collect();
             Candidate { plan, evaluation: Ok(prediction), reasons }
         });
@@ -210,25 +392,74 @@ impl Search<'_, '_> {
     }
 }
 
+fn recompute(plan: &mut Plan, recompute: Recompute) {
+    plan.stages.iter_mut().for_each(|stage| stage.recompute = recompute);
+}
+
+/// Ranks of a replica.
+fn of_replica(plan: &Plan) -> u32 {
+    plan.tensor * plan.mesh.context * plan.pipeline()
+}
+
+/// Rule 10: of plans, fastest first, the simplest of those that are as fast as the first.
+fn simplest(best: &[(Plan, Prediction)]) -> usize {
+    let recompute = |plan: &Plan| plan.stages.iter().map(|stage| stage.recompute).max();
+    let Some((first, fastest)) = best.first() else { return 0 };
+    let as_fast = |prediction: &Prediction| prediction.iteration.seconds() <= AS_FAST * fastest.iteration.seconds();
+    let near = best.iter().enumerate().take_while(|(_, (_, prediction))| as_fast(prediction));
+    let no_more = near.filter(|(_, (plan, _))| recompute(plan) <= recompute(first));
+    let size = |plan: &Plan| match recompute(plan) {
+        Some(Recompute::Full) => u32::MAX - plan.microbatch_size,
+        _ => plan.microbatch_size,
+    };
+    no_more.min_by_key(|(at, (plan, _))| (of_replica(plan), size(plan), *at)).map_or(0, |(at, _)| at)
+}
+
 /// Which rules made the chosen plan what it is.
-fn chosen(plan: &Plan, prediction: &Prediction, over: &[(Plan, Prediction)], used: u64) -> Candidate {
+fn chosen(
+    ask: &Question<'_>,
+    (plan, prediction): (&Plan, &Prediction),
+    fastest: &Prediction,
+    over: &[(Plan, f64)],
+    used: u64,
+) -> Candidate {
+    let behind = prediction.iteration.seconds() / fastest.iteration.seconds().max(1e-12) - 1.0;
+    let place = if behind > 0.0 {
+        format!("simpler, and {:.1} % behind, less than predictions err, the ", behind * 100.0)
+    } else {
+        String::new()
+    };
     let mut reasons = vec![format!(
-        "fastest of {used} tried that fits: {:.3} s, bubble {}",
+        "{place}fastest of {used} tried that fits: {:.3} s, bubble {}",
         prediction.iteration.seconds(),
         percent(prediction.bubble_rate.unwrap_or(0.0))
     )];
-    let smaller = |other: &Plan| other.tensor * other.pipeline() < plan.tensor * plan.pipeline();
-    let same = |other: &Plan| other.tensor == plan.tensor && other.stages.len() == plan.stages.len();
-    if plan.tensor * plan.pipeline() > 1 && over.iter().any(|(other, _)| smaller(other)) {
+    if plan.mesh.expert > 1 {
+        let domain = smallest_domain(ask.cluster);
+        let place = if plan.mesh.expert <= domain {
+            format!("inside a domain of {domain}")
+        } else {
+            format!("over nodes: with fewer it does not fit or recomputes more (a domain has {domain})")
+        };
+        reasons.push(format!("experts divided over {} ranks before anything else is, {place}", plan.mesh.expert));
+    }
+    if plan.mesh.context > 1 {
+        let tokens = ask.workload.sequence_length;
+        reasons.push(format!("context {}: a sequence has {tokens} tokens", plan.mesh.context));
+    }
+    if of_replica(plan) > 1 && over.iter().any(|(other, _)| of_replica(other) < of_replica(plan)) {
         reasons.push(format!(
             "tensor {} inside the node, then pipeline {}: smaller model parallelism does not fit or loses",
             plan.tensor,
             plan.pipeline()
         ));
     }
-    if plan.data > 1 {
+    if plan.zero == ZeroStage::Zero3 {
+        reasons.push(format!("data {}, and parameters sharded over it: whole ones fit nowhere", plan.data));
+    } else if plan.data > 1 {
         reasons.push(format!("data {} for the rest, optimizer state sharded over it", plan.data));
     }
+    let same = |other: &Plan| other.tensor == plan.tensor && other.stages.len() == plan.stages.len();
     let recompute = plan.stages.first().map_or(Recompute::None, |stage| stage.recompute);
     if recompute != Recompute::None && over.iter().any(|(other, _)| same(other)) {
         let how = if recompute == Recompute::Full { "full" } else { "selective" };

@@ -1,17 +1,21 @@
 //! Planners: what decides before a run.
 
+mod dynprog;
 mod exhaustive;
 mod manual;
 mod megatron;
+mod random;
 
 #[cfg(test)]
 mod tests;
 
+pub use dynprog::DynProg;
 pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
-pub use megatron::Megatron;
+pub use megatron::{Held, Megatron};
+pub use random::Random;
 
-use ir::{Candidate, Cluster, Infeasible, Model, Plan, Prediction, Workload};
+use ir::{Candidate, Cluster, ContextMethod, Infeasible, Mixer, Model, Plan, Prediction, Workload};
 
 use crate::evaluate::{Evaluator, memory_problems};
 use crate::schedules;
@@ -95,15 +99,47 @@ fn words(plan: &Plan) -> String {
     let chunks = plan.chunks_per_stage();
     let interleaved = if chunks > 1 { format!(" x {chunks} chunks") } else { String::new() };
     let equal = plan.shares.are_equal();
+    let more = |name: &str, degree: u32| if degree > 1 { format!(", {name} {degree}") } else { String::new() };
     format!(
-        "data {}, tensor {}, pipeline {}{interleaved}, {} microbatches of {}, {}",
+        "data {}, tensor {}{}, pipeline {}{interleaved}{}{}, {} microbatches of {}, {}",
         plan.data,
         plan.tensor,
+        more("context", plan.mesh.context),
         plan.pipeline(),
+        more("expert", plan.mesh.expert),
+        more("expert tensor", plan.mesh.expert_tensor),
         if equal { plan.microbatches.to_string() } else { plan.shares.to_string() },
         plan.microbatch_size,
         schedules::name(&plan.schedule, chunks)
     )
+}
+
+/// Sequences from this length on are shared among ranks, and each of those has as many tokens of one as this at least
+/// (Megatron-Core's guide: context parallelism for sequences of 8 thousand tokens or more).
+const LONG: u32 = 8192;
+const PART: u32 = 4096;
+
+/// Context degrees that are worth a look for a sequence length.
+fn contexts(sequence: u32) -> Vec<u32> {
+    let longer = (1..32).map(|power| 1 << power).take_while(|degree| sequence / degree >= PART);
+    let parts = longer.filter(|degree| sequence >= LONG && sequence.is_multiple_of(2 * degree));
+    std::iter::once(1).chain(parts).collect()
+}
+
+/// How ranks share sequences: layers that carry a state along it have nothing else to exchange than heads.
+fn context_method(model: &Model) -> ContextMethod {
+    let stateful = model.runs().any(|run| run.layers > 0 && matches!(run.mixer, Mixer::Mamba | Mixer::GatedDelta));
+    if stateful { ContextMethod::AllToAll } else { ContextMethod::Ring }
+}
+
+/// Devices of the smallest domain of the cluster's nodes.
+fn smallest_domain(cluster: &Cluster) -> u32 {
+    let used = cluster.groups.iter().filter(|group| group.count > 0).map(|group| cluster.node_kind(group.kind));
+    let size = |node: &ir::NodeKind| {
+        let devices = u32::try_from(node.devices.len()).unwrap_or(u32::MAX);
+        if node.domain_size == 0 { devices } else { node.domain_size.min(devices) }
+    };
+    used.map(size).min().unwrap_or(1).max(1)
 }
 
 fn percent(share: f64) -> String {

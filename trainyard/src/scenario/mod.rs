@@ -112,6 +112,16 @@ impl Loaded {
     pub fn place(&self, problems: Vec<Problem>) -> Vec<Problem> {
         problems.into_iter().map(|problem| crate::read::place(&self.spans, problem)).collect()
     }
+    /// The same with another policy, which keeps to what the scenario's own must keep to; a plan that was written binds nothing.
+    #[must_use]
+    pub fn decided_by(mut self, policy: PolicyName) -> Self {
+        let keys = match self.scenario.plan {
+            PlanChoice::Policy(_, keys) => keys,
+            PlanChoice::Written(_) => Box::default(),
+        };
+        self.scenario.plan = PlanChoice::Policy(policy, keys);
+        self
+    }
     /// An input error of these problems, with their places.
     #[must_use]
     pub fn error(&self, problems: Vec<Problem>) -> Error {

@@ -34,6 +34,10 @@ pub enum PolicyName {
     Megatron,
     /// All uniform plans, or proof that what is left out cannot win.
     Exhaustive,
+    /// Stages of unequal layers on unlike devices, with a bound on what is left.
+    DynProg,
+    /// Uniform plans drawn at random: the control.
+    Random,
 }
 
 impl PolicyName {
@@ -43,13 +47,20 @@ impl PolicyName {
         match self {
             Self::Megatron => "megatron",
             Self::Exhaustive => "exhaustive",
+            Self::DynProg => "dynprog",
+            Self::Random => "random",
         }
     }
 }
 
 impl PolicyName {
     /// All of them, in order.
-    pub const ALL: [Self; 2] = [Self::Megatron, Self::Exhaustive];
+    pub const ALL: [Self; 4] = [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Random];
+    /// The one of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
 }
 
 /// The name under which the plan itself is written.
@@ -81,7 +92,12 @@ pub(super) fn read(
     let keys = keys?;
     agree(&table, &keys)?;
     match policy {
-        Some(policy) => constrained(&table, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
+        Some(policy) => constrained(&table, policy, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
+        None if keys.budget.is_some() => {
+            let problem = Problem::new(table.path_of("budget"), "bounds a search, and the plan is written");
+            table.report_at("budget", problem.hint("leave it out, or name a policy"));
+            None
+        }
         None => written::written(&table, &keys, cluster?, model?, workload?).map(PlanChoice::Written),
     }
 }
@@ -108,8 +124,19 @@ fn agree(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
     None
 }
 
-/// Whether a policy can keep to what is written for each stage: that needs the number of stages to be written too.
-fn constrained(table: &Table<'_>, keys: &PlanKeys) -> Option<()> {
+/// Whether a policy can keep to what is written: what is written for each stage needs the number of stages to be written too,
+/// and what a policy is there to decide is not written.
+fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option<()> {
+    let decided = [
+        ("layers_per_stage", keys.layers_per_stage.is_some()),
+        ("recompute_layers", keys.recompute_layers.is_some()),
+        ("placement", keys.placement.is_some()),
+    ];
+    for (key, _) in decided.into_iter().filter(|(_, written)| *written && policy == PolicyName::DynProg) {
+        let problem = Problem::new(table.path_of(key), "is what dynprog decides");
+        table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
+        return None;
+    }
     let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));
     let written = [
         ("recompute", keys.recompute.as_ref().map(Vec::len)),

@@ -389,6 +389,7 @@ impl PlanKeys {
             vocabulary: Some(plan.sharing.vocabulary).filter(|division| !division.is_ends()),
             collective: Some(plan.collective),
             placement: (!plan.placement.is_empty()).then(|| plan.placement.clone()),
+            budget: None,
         }
     }
 }
@@ -443,6 +444,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
             .as_ref()
             .map(|devices| Value::Array(devices.iter().map(|device| number(device.raw())).collect())),
     );
+    put("budget", keys.budget.and_then(|budget| i64::try_from(budget).ok()).map(Value::Integer));
     entries
 }
 

@@ -64,13 +64,20 @@ impl Subject {
     /// # Errors
     /// Why there is none, in words.
     pub(crate) fn prediction(&self, stack: &Stack) -> Result<Prediction, String> {
-        let Case { cluster, model, workload, plan } = &self.case;
-        let cost = CostModel::new(cluster.clone(), vec![Calibration::clone(&self.calibration)])
-            .map_err(|problems| first(&problems))?
-            .with_stack(self.with_attention(stack));
+        let Case { model, workload, plan, .. } = &self.case;
+        let cost = self.cost(stack)?;
         let mut closed = ClosedForm::new(model, workload, &cost);
         let plan = closed.profiled(plan);
         closed.evaluate(&plan).map_err(|infeasible| first(&infeasible.reasons))
+    }
+
+    /// The prices of its cluster under a stack.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    pub(crate) fn cost(&self, stack: &Stack) -> Result<CostModel, String> {
+        let cost = CostModel::new(self.case.cluster.clone(), vec![Calibration::clone(&self.calibration)]);
+        Ok(cost.map_err(|problems| first(&problems))?.with_stack(self.with_attention(stack)))
     }
 
     /// FlashAttention of the first version, and kernels of its time, take 1/0.62 of the second's time (Dao 2023).

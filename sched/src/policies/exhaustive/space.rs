@@ -1,8 +1,8 @@
 //! The values of each key that a search goes over, and their combinations.
 
-use ir::{CollectiveAlgorithm, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
+use ir::{CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
 
-use super::super::Question;
+use super::super::{Question, context_method, contexts};
 use crate::legality::balanced_stages;
 
 /// Values of a uniform plan's keys; an empty list stands for every value that divides. Of a list of one value nothing is left
@@ -17,7 +17,7 @@ pub struct Space {
     pub sequence_parallel: Vec<bool>,
     /// Pipeline degrees; empty: all up to the model's layers.
     pub pipeline: Vec<u32>,
-    /// Context degrees.
+    /// Context degrees; empty: powers of two that leave each rank some thousands of tokens of a long sequence.
     pub context: Vec<u32>,
     /// Expert degrees; empty: all that divide the model's experts. A dense model has 1.
     pub expert: Vec<u32>,
@@ -40,7 +40,7 @@ impl Default for Space {
             tensor: Vec::new(),
             sequence_parallel: Vec::new(),
             pipeline: Vec::new(),
-            context: vec![1],
+            context: Vec::new(),
             expert: Vec::new(),
             microbatch_size: Vec::new(),
             chunks: vec![1, 2, 3, 4, 6, 8],
@@ -62,6 +62,7 @@ pub(super) struct Spaces {
     batch: u32,
     layers: u32,
     sequence: u32,
+    context_method: ContextMethod,
     queue: Vec<Plan>,
 }
 
@@ -75,6 +76,21 @@ struct Degrees {
     expert: u32,
 }
 
+/// Values of the other keys beside one set of degrees.
+#[derive(Debug)]
+struct Choices {
+    sizes: Vec<u32>,
+    sequences: Vec<bool>,
+    zeros: Vec<ZeroStage>,
+    orders: Vec<(Schedule, u32)>,
+}
+
+impl Choices {
+    const fn count(&self) -> usize {
+        self.sizes.len() * self.sequences.len() * self.zeros.len() * self.orders.len()
+    }
+}
+
 fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
     (1..=number.min(most)).filter(move |d| number.is_multiple_of(*d))
 }
@@ -85,6 +101,7 @@ impl Spaces {
         let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
         let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
         let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
+        let contexts = or(&space.context, contexts(ask.workload.sequence_length));
         let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
         let experts = match &model.variants.experts {
             Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
@@ -92,7 +109,7 @@ impl Spaces {
         };
         let mut plans = Vec::new();
         for tensor in &tensors {
-            for context in &space.context {
+            for context in &contexts {
                 for pipeline in &pipelines {
                     let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
                     let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
@@ -117,48 +134,62 @@ impl Spaces {
             batch,
             layers: model.layers,
             sequence: ask.workload.sequence_length,
+            context_method: context_method(model),
             queue: Vec::new(),
+        }
+    }
+
+    /// What there is to choose beside one set of degrees.
+    fn choices(&self, degrees: Degrees) -> Choices {
+        let Degrees { data, tensor, context, pipeline, .. } = degrees;
+        let share = self.batch / data.max(1);
+        let open = || divisors(share, LARGEST_MICROBATCH).collect();
+        let sizes: Vec<u32> =
+            if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
+        let both = tensor > 1 && self.sequence.is_multiple_of(tensor * context);
+        let sequences = if both { vec![true, false] } else { vec![false] };
+        Choices {
+            sizes: sizes.into_iter().filter(|size| share.is_multiple_of(*size)).collect(),
+            sequences: if self.space.sequence_parallel.is_empty() {
+                sequences
+            } else {
+                self.space.sequence_parallel.clone()
+            },
+            zeros: self.space.zero.iter().copied().filter(|zero| self.sensible(*zero, degrees)).collect(),
+            orders: self.orders(pipeline),
+        }
+    }
+
+    /// The plan of a number below [`Choices::count`].
+    fn plan(&self, degrees: Degrees, choices: &Choices, number: usize) -> Plan {
+        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+        let (number, order) = (number / choices.orders.len(), number % choices.orders.len());
+        let (number, zero) = (number / choices.zeros.len(), number % choices.zeros.len());
+        let (number, sequence) = (number / choices.sequences.len(), number % choices.sequences.len());
+        let (size, zero, (schedule, chunks)) = (choices.sizes[number], choices.zeros[zero], &choices.orders[order]);
+        let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
+        Plan {
+            data,
+            tensor,
+            sequence_parallel: choices.sequences[sequence],
+            stages: balanced_stages(self.layers, pipeline, *chunks, Recompute::None),
+            microbatch_size: size,
+            microbatches: self.batch / data.max(1) / size,
+            shares: ir::Shares::EQUAL,
+            schedule: schedule.clone(),
+            zero,
+            overlap_gradients: data * context > 1 && zero != ZeroStage::Zero3,
+            collective: CollectiveAlgorithm::Automatic,
+            mesh: Mesh { context, context_method, expert, ..Mesh::default() },
+            sharing: Sharing { prefetch: zero == ZeroStage::Zero3, ..Sharing::default() },
+            placement: Vec::new(),
         }
     }
 
     /// All plans of one set of degrees, last first.
     fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
-        let Degrees { data, tensor, context, pipeline, expert } = degrees;
-        let share = self.batch / data.max(1);
-        let open = || divisors(share, LARGEST_MICROBATCH).collect();
-        let sizes: Vec<u32> =
-            if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
-        let mut plans = Vec::new();
-        let sequences =
-            if tensor > 1 && self.sequence.is_multiple_of(tensor * context) { vec![true, false] } else { vec![false] };
-        let sequences =
-            if self.space.sequence_parallel.is_empty() { sequences } else { self.space.sequence_parallel.clone() };
-        for size in sizes.into_iter().filter(|size| share.is_multiple_of(*size)) {
-            for sequence_parallel in &sequences {
-                for zero in self.space.zero.iter().filter(|zero| self.sensible(**zero, degrees)) {
-                    for (schedule, chunks) in self.orders(pipeline) {
-                        plans.push(Plan {
-                            data,
-                            tensor,
-                            sequence_parallel: *sequence_parallel,
-                            stages: balanced_stages(self.layers, pipeline, chunks, Recompute::None),
-                            microbatch_size: size,
-                            microbatches: share / size,
-                            shares: ir::Shares::EQUAL,
-                            schedule,
-                            zero: *zero,
-                            overlap_gradients: data * context > 1 && *zero != ZeroStage::Zero3,
-                            collective: CollectiveAlgorithm::Automatic,
-                            mesh: Mesh { context, expert, ..Mesh::default() },
-                            sharing: Sharing { prefetch: *zero == ZeroStage::Zero3, ..Sharing::default() },
-                            placement: Vec::new(),
-                        });
-                    }
-                }
-            }
-        }
-        plans.reverse();
-        plans
+        let choices = self.choices(degrees);
+        (0..choices.count()).rev().map(|number| self.plan(degrees, &choices, number)).collect()
     }
 
     /// Sharding needs replicas; sharded parameters would be gathered again for every microbatch of a pipeline.
@@ -204,5 +235,62 @@ impl Iterator for Spaces {
             let degrees = self.plans.next()?;
             self.queue = self.of_degrees(degrees);
         }
+    }
+}
+
+/// The plans of a space by number, each with every recomputation.
+pub(in crate::policies) struct Numbered {
+    spaces: Spaces,
+    degrees: Vec<Degrees>,
+    /// The number of the first plan after each set of degrees.
+    ends: Vec<u64>,
+}
+
+impl Numbered {
+    pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        let mut spaces = Spaces::new(space, ask);
+        let degrees = std::mem::take(&mut spaces.plans).collect::<Vec<_>>();
+        let mut end = 0;
+        let count = |degrees: &Degrees| (spaces.choices(*degrees).count() * space.recompute.len()) as u64;
+        let ends = degrees.iter().map(|degrees| {
+            end += count(degrees);
+            end
+        });
+        let ends = ends.collect();
+        Self { spaces, degrees, ends }
+    }
+
+    /// How many there are, legal or not.
+    pub(in crate::policies) fn count(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Numbers of the plans with the least recomputation, each with its ranks, sharding, schedule and chunks.
+    pub(in crate::policies) fn each(&self, mut see: impl FnMut(u64, u64, ZeroStage, (&Schedule, u32))) {
+        let steps = self.spaces.space.recompute.len() as u64;
+        let mut number = 0;
+        for degrees in &self.degrees {
+            let Degrees { data, tensor, context, pipeline, .. } = *degrees;
+            let ranks = [data, tensor, context, pipeline].into_iter().map(u64::from).product();
+            let choices = self.spaces.choices(*degrees);
+            for within in 0..choices.count() {
+                let (schedule, chunks) = &choices.orders[within % choices.orders.len()];
+                let zero = choices.zeros[within / choices.orders.len() % choices.zeros.len()];
+                see(number, ranks, zero, (schedule, *chunks));
+                number += steps;
+            }
+        }
+    }
+
+    /// The plan of a number below [`Self::count`].
+    pub(in crate::policies) fn plan(&self, number: u64) -> Plan {
+        let at = self.ends.partition_point(|end| *end <= number);
+        let first = if at == 0 { 0 } else { self.ends[at - 1] };
+        let within = usize::try_from(number - first).expect("fewer plans of one set of degrees than usize");
+        let steps = &self.spaces.space.recompute;
+        let degrees = self.degrees[at];
+        let mut plan = self.spaces.plan(degrees, &self.spaces.choices(degrees), within / steps.len());
+        plan.stages.iter_mut().for_each(|stage| stage.recompute = steps[within % steps.len()]);
+        plan
     }
 }

@@ -64,6 +64,8 @@ pub struct PlanKeys {
     pub collective: Option<CollectiveAlgorithm>,
     /// Device of each rank.
     pub placement: Option<Vec<DeviceId>>,
+    /// Evaluations that a policy may take.
+    pub budget: Option<u64>,
 }
 
 /// What waits in host memory.
@@ -79,6 +81,8 @@ pub struct Offload {
 
 /// More parameters than any rank holds.
 const LARGEST_BUCKET: u64 = 1 << 48;
+/// More evaluations than any space has plans.
+const MOST_EVALUATIONS: u64 = 1_000_000_000;
 /// The word for all: of layers, of replicas.
 pub(in crate::scenario) const ALL: &str = "all";
 /// What can be offloaded, by name.
@@ -152,6 +156,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let vocabulary = optional(table, "vocabulary", |v| v.one_of(VocabularyDivision::ALL, VocabularyDivision::name));
     let collective = optional(table, "collective", |v| v.one_of(CollectiveAlgorithm::ALL, CollectiveAlgorithm::name));
     let placement = optional(table, "placement", placement);
+    let budget = optional(table, "budget", |v| v.integer(1..=MOST_EVALUATIONS));
     Some(PlanKeys {
         data: data?,
         tensor: tensor?,
@@ -180,6 +185,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         vocabulary: vocabulary?,
         collective: collective?,
         placement: placement?,
+        budget: budget?,
     })
 }
 

@@ -1,0 +1,233 @@
+//! Devices by kind, rows of them for the positions of a pipeline, and what chunks take there.
+
+use ir::program::Chunk;
+use ir::{Cluster, DeviceId, Plan, Recompute, StagePlan};
+use rustc_hash::FxHashMap;
+
+use super::pipeline::{Cut, Held, Rows, Stage};
+use crate::evaluate::{Evaluator, StageCost};
+
+/// Devices of one kind in nodes of one kind, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Kind {
+    pub(super) name: String,
+    pub(super) devices: Vec<DeviceId>,
+    /// How many of them a node has.
+    per_node: u32,
+}
+
+impl Kind {
+    /// Rows of so many devices whose groups lie alike: whole nodes, or equal parts of one; 0 if they do not.
+    pub(super) fn rows(&self, wide: u32) -> u32 {
+        let alike = wide > 0 && (wide.is_multiple_of(self.per_node) || self.per_node.is_multiple_of(wide));
+        if alike { u32::try_from(self.devices.len()).unwrap_or(u32::MAX) / wide } else { 0 }
+    }
+}
+
+/// The kinds of a cluster, in order.
+pub(super) fn kinds(cluster: &Cluster) -> Vec<Kind> {
+    let mut found: Vec<((u32, u32), Kind)> = Vec::new();
+    let mut first = 0u32;
+    for group in &cluster.groups {
+        let node = cluster.node_kind(group.kind);
+        for _ in 0..group.count {
+            for (device, kind) in (first..).zip(&node.devices) {
+                let key = (group.kind.raw(), kind.raw());
+                let at = found.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+                    let per_node = node.devices.iter().filter(|other| *other == kind).count();
+                    let per_node = u32::try_from(per_node).unwrap_or(u32::MAX);
+                    let name = cluster.device_kind(*kind).name.clone();
+                    found.push((key, Kind { name, devices: Vec::new(), per_node }));
+                    found.len() - 1
+                });
+                found[at].1.devices.push(DeviceId::new(device));
+            }
+            first += u32::try_from(node.devices.len()).unwrap_or(u32::MAX);
+        }
+    }
+    found.into_iter().map(|(_, kind)| kind).collect()
+}
+
+/// Devices of one pipeline position.
+pub(super) fn wide(plan: &Plan) -> u32 {
+    plan.replicas() * plan.tensor
+}
+
+/// Whether a chunk at an end of the model has the embedding or the head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ends {
+    Own,
+    Left,
+}
+
+/// What chunks take under the degrees of a plan, on rows of each kind.
+pub(super) struct Priced<'a> {
+    evaluator: &'a mut dyn Evaluator,
+    /// By kind: the plan with every position on the first row of that kind.
+    plans: Vec<Plan>,
+    rows: Vec<u32>,
+    layers: u32,
+    /// Whether layers differ, so that it matters which a chunk holds.
+    patterned: bool,
+    recompute: Vec<Recompute>,
+    known: FxHashMap<Held, Option<Stage>>,
+    /// Whether positions stand for others, so that messages between them say nothing.
+    placed: bool,
+    /// Whether groups of all positions of a kind lie alike.
+    alike: bool,
+}
+
+impl<'a> Priced<'a> {
+    /// For the degrees of a plan and the recomputation that is looked at. On a cluster of one kind positions are where they
+    /// are, else rows of a kind are as its first one.
+    pub(super) fn new(
+        evaluator: &'a mut dyn Evaluator,
+        (plan, recompute): (&Plan, &[Recompute]),
+        kinds: &[Kind],
+        (layers, patterned): (u32, bool),
+    ) -> Self {
+        let (wide, pipeline) = (wide(plan), plan.pipeline());
+        let rows = if kinds.len() == 1 { vec![pipeline] } else { kinds.iter().map(|kind| kind.rows(wide)).collect() };
+        let alike = kinds.iter().zip(&rows).all(|(kind, rows)| *rows == 0 || kind.rows(wide) > 0);
+        let plans = kinds.iter().zip(&rows).map(|(kind, rows)| {
+            let mut plan = plan.clone();
+            if kinds.len() > 1 && *rows > 0 {
+                let first = kind.devices.iter().take(wide as usize);
+                plan.placement = (0..pipeline).flat_map(|_| first.clone().copied()).collect();
+            }
+            plan
+        });
+        let plans = plans.collect();
+        let (recompute, known) = (recompute.to_vec(), FxHashMap::default());
+        Self { evaluator, plans, rows, layers, patterned, recompute, known, placed: kinds.len() > 1, alike }
+    }
+
+    /// One replica alone on devices of a kind.
+    pub(super) fn of_one(
+        evaluator: &'a mut dyn Evaluator,
+        (plan, recompute): (&Plan, &[Recompute]),
+        kind: &Kind,
+        (layers, patterned): (u32, bool),
+    ) -> Self {
+        let mut plan = plan.clone();
+        let row = kind.devices.iter().take(wide(&plan) as usize).copied().collect::<Vec<_>>();
+        plan.placement = row.repeat(plan.stages.len());
+        let rows = vec![plan.pipeline()];
+        let (recompute, known) = (recompute.to_vec(), FxHashMap::default());
+        Self { evaluator, plans: vec![plan], rows, layers, patterned, recompute, known, placed: true, alike: true }
+    }
+
+    /// What the passes of one microbatch take at least through so many layers, on whatever row of a kind; 0 where that is
+    /// not known.
+    pub(super) fn bare(&mut self, kind: usize, layers: u32) -> u64 {
+        // With no more recomputation than there must be, and without the ends, unless it is the whole model.
+        let pipeline = self.plans[kind].pipeline();
+        let whole = pipeline == 1 && layers == self.layers;
+        let alike = self.alike && (pipeline > 1 || whole);
+        let Some(recompute) = self.recompute.first().copied().filter(|_| alike) else { return 0 };
+        let recomputed = if recompute == Recompute::None { 0 } else { layers };
+        let firsts = if self.patterned { 0..=self.layers - layers } else { 0..=0 };
+        let ends = if whole { Ends::Own } else { Ends::Left };
+        let time = |first| {
+            let held = Held { position: 1.min(pipeline - 1), kind, first, layers };
+            self.cost(held, (recompute, recomputed), ends).map_or(0, |cost| cost.forward.saturating_add(cost.backward))
+        };
+        firsts.map(time).min().unwrap_or(0)
+    }
+
+    fn cost(&mut self, held: Held, (recompute, recomputed): (Recompute, u32), ends: Ends) -> Option<StageCost> {
+        let chunk = Chunk {
+            stage: ir::StageId::new(held.position),
+            first_layer: held.first,
+            layers: held.layers,
+            embedding: ends == Ends::Own && held.position == 0,
+            head: ends == Ends::Own && held.first + held.layers == self.layers,
+            recompute,
+            recomputed_layers: recomputed,
+        };
+        self.evaluator.stage(&self.plans[held.kind], &chunk)
+    }
+
+    /// The fastest way to recompute what does not fit otherwise: of each mode, the fewest first layers that do.
+    fn price(&mut self, held: Held) -> Option<Stage> {
+        let mut best: Option<Stage> = None;
+        for recompute in self.recompute.clone() {
+            let Some((cost, recomputed)) = self.fewest(held, recompute) else { continue };
+            let stage = Stage {
+                forward: cost.forward,
+                backward: cost.backward,
+                input: cost.input,
+                messages: if self.placed { 0 } else { cost.messages },
+                step: cost.step,
+                recompute,
+                recomputed: recomputed.filter(|layers| *layers < held.layers),
+            };
+            let time = |stage: &Stage| stage.forward.saturating_add(stage.backward);
+            if best.as_ref().is_none_or(|best| time(&stage) < time(best)) {
+                best = Some(stage);
+            }
+            if recompute == Recompute::None {
+                break;
+            }
+        }
+        best
+    }
+
+    fn fewest(&mut self, held: Held, recompute: Recompute) -> Option<(StageCost, Option<u32>)> {
+        let all = self.cost(held, (recompute, held.layers), Ends::Own)?;
+        if !all.fits {
+            return None;
+        }
+        // One mode for all layers was asked for.
+        if recompute == Recompute::None || self.recompute.len() == 1 {
+            return Some((all, None));
+        }
+        let (mut few, mut enough, mut best) = (0, held.layers, all);
+        while enough - few > 1 {
+            let middle = few + (enough - few) / 2;
+            let cost = self.cost(held, (recompute, middle), Ends::Own)?;
+            if cost.fits {
+                (enough, best) = (middle, cost);
+            } else {
+                few = middle;
+            }
+        }
+        Some((best, Some(enough)))
+    }
+}
+
+impl Rows for Priced<'_> {
+    fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    fn stage(&mut self, held: Held) -> Option<Stage> {
+        let ends = held.position == 0 || held.first + held.layers == self.layers;
+        // Like layers are alike wherever they are.
+        let key = if self.patterned || ends { held } else { Held { first: 1, ..held } };
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let found = self.price(held);
+        self.known.insert(key, found);
+        found
+    }
+}
+
+/// A cut as a plan: rows of each kind are taken in order, and on a cluster of one kind ranks stay where they are.
+pub(super) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Plan {
+    let mut used = vec![0usize; kinds.len()];
+    let wide = wide(plan) as usize;
+    let mut placement = Vec::new();
+    let stages = cut.iter().map(|(held, stage)| {
+        let first = used[held.kind] * wide;
+        used[held.kind] += 1;
+        if kinds.len() > 1 {
+            placement.extend_from_slice(&kinds[held.kind].devices[first..first + wide]);
+        }
+        let recompute_layers = stage.recomputed.filter(|_| stage.recompute != Recompute::None);
+        StagePlan { layers: vec![held.layers], recompute: stage.recompute, recompute_layers }
+    });
+    let stages = stages.collect();
+    Plan { stages, placement, ..plan.clone() }
+}
