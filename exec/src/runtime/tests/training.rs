@@ -389,9 +389,9 @@ fn instructions_that_are_not_carried_out_are_refused() {
     };
     let group = ir::GroupId::new(0);
     let scatter = |payload| Op::Collective { kind: CollectiveKind::ReduceScatter, group, payload, bytes };
-    let sum = Op::Collective { kind: CollectiveKind::AllReduce, group, payload: of_unit(true), bytes };
-    push.push((sum, Stream::Shard));
-    push.push((sum, Stream::Shard));
+    let exchange = Op::Collective { kind: CollectiveKind::AllToAll, group, payload: of_unit(true), bytes };
+    push.push((exchange, Stream::Shard));
+    push.push((exchange, Stream::Shard));
     push.push((scatter(Payload::TiedGradients), Stream::Shard));
     let payload = Payload::Gradients { chunk: ir::ChunkId::new(0) };
     push.push((Op::Collective { kind: CollectiveKind::AllToAll, group, payload, bytes }, Stream::Expert));
@@ -402,8 +402,8 @@ fn instructions_that_are_not_carried_out_are_refused() {
             }
         },
         &[
-            "no all-reduce of gradients of a unit's experts; 2 of them",
             "no all-to-all of gradients; 1 of them",
+            "no all-to-all of gradients of a unit's experts; 2 of them",
             "of tied gradients; 1 of them",
         ],
     );
