@@ -51,7 +51,7 @@ impl Evaluator for Measured<'_> {
 }
 
 /// What rows must share to be layouts of one training.
-fn training<'a>(row: &'a Subject) -> (&'a str, u32, u64, &'a Workload, &'a StackKey) {
+fn training(row: &Subject) -> (&str, u32, u64, &Workload, &StackKey) {
     let case = &row.case;
     (&case.model.name, case.model.layers, case.cluster.devices(), &case.workload, &row.run.stack)
 }
