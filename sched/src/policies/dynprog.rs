@@ -401,34 +401,40 @@ impl<'a, 'b> Search<'a, 'b> {
         let layers = self.ask.model.layers;
         let microbatches = self.ask.workload.global_batch / plan.microbatch_size;
         let of = (layers, !self.ask.model.variants.pattern.is_empty());
-        let (mut rate, mut cuts) = (0.0, Vec::<Cut>::new());
-        for (kind, count) in self.kinds.iter().zip(counts).filter(|(_, count)| **count > 0) {
-            // One replica alone.
-            let alone = Plan { data: 1, placement: Vec::new(), ..plan.clone() };
-            let recompute = &self.planner.space.recompute;
+        let of_kinds = self.kinds.iter().zip(counts).filter(|(_, count)| **count > 0).collect::<Vec<_>>();
+        // One replica alone, and its slowest position at least.
+        let alone = Plan { data: 1, placement: Vec::new(), ..plan.clone() };
+        let recompute = &self.planner.space.recompute;
+        let (positions, rows) = (plan.pipeline(), [plan.pipeline()]);
+        let (mut rate, mut bounds) = (0.0, Vec::new());
+        for (kind, count) in &of_kinds {
             let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), kind, of);
-            let pipeline = Pipeline { order: Order::Slowest, positions: plan.pipeline(), layers, microbatches: 1 };
             let times = vec![(1..=layers).map(|layers| priced.bare(0, layers)).collect()];
-            let least = Least::new(&times, &[plan.pipeline()], pipeline.positions, layers);
-            let slowest = pipeline.cut(&mut priced, &least, u64::MAX);
-            if slowest.cuts.is_empty() {
-                // Nothing fits on devices of this kind.
-                return;
-            }
-            rate += f64::from(*count) / slowest.bound.max(1) as f64;
-            let pipeline = Pipeline { order, microbatches: plan.microbatches, ..pipeline };
-            cuts.extend(pipeline.cut(&mut priced, &least, u64::MAX).cuts.into_iter().take(1));
-            self.used += 1;
+            let least = Least::new(&times, &rows, positions, layers);
+            let slowest = Pipeline { order: Order::Slowest, positions, layers, microbatches: 1 }.least(&least, &rows);
+            let each = 1.0 / slowest.max(1) as f64;
+            rate += f64::from(**count) * each;
+            bounds.push((least, each));
         }
-        self.cut += 1;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and not negative")]
-        let bound = (f64::from(microbatches) / rate * (1.0 - 1e-9)) as u64;
-        if bound >= self.limit() {
+        let whole = |number: f64| (number * (1.0 - 1e-9)) as u64;
+        let (bound, limit) = (whole(f64::from(microbatches) / rate), self.limit());
+        if bound >= limit {
             self.bounded += 1;
             return;
         }
         self.bound = self.bound.min(bound);
-        let mut tries = cuts.iter().map(|cut| stages_of(cut)).collect::<Vec<_>>();
+        let mut cuts = Vec::<Cut>::new();
+        for ((kind, _), (least, each)) in of_kinds.into_iter().zip(&bounds) {
+            let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), kind, of);
+            // With its part of the batch.
+            let share = u32::try_from(whole(f64::from(microbatches) / rate * each)).unwrap_or(u32::MAX).max(1);
+            let pipeline = Pipeline { order, positions, layers, microbatches: share };
+            cuts.extend(pipeline.cut(&mut priced, least, limit).cuts.into_iter().take(1));
+            self.used += 1;
+        }
+        self.cut += 1;
+        let mut tries = cuts.iter().map(stages_of).collect::<Vec<_>>();
         for recompute in self.planner.space.recompute.clone() {
             tries.push(balanced_stages(layers, plan.pipeline(), 1, recompute));
         }

@@ -24,9 +24,9 @@
 //!
 //!    Parameters are sharded too, without a pipeline, where nothing else fits (Zhao et al. 2023, "PyTorch FSDP"; Megatron-FSDP).
 //! 10. *Of plans that are as fast, as far as predictions tell (4 %), the one with the smallest replicas, then with the smallest
-//!    microbatches*: with the least model parallelism and microbatches of 1 runs were fastest that recompute nothing (Hagemann
-//!    et al. 2023, section 4). *Where everything is recomputed, with the largest*: they cost little memory, and 4 were faster
-//!    than 2 (BigScience's chronicles of BLOOM-176B).
+//!     microbatches*: with the least model parallelism and microbatches of 1 runs were fastest that recompute nothing (Hagemann
+//!     et al. 2023, section 4). *Where everything is recomputed, with the largest*: they cost little memory, and 4 were faster
+//!     than 2 (BigScience's chronicles of BLOOM-176B).
 //!
 //! An expert tries the smallest replicas that fit and some larger ones, and so does this planner. It asks first whether a shape
 //! fits at all, with the smallest microbatch and full recomputation, and leaves out what cannot win by its floor.

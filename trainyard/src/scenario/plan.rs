@@ -132,9 +132,13 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         ("recompute_layers", keys.recompute_layers.is_some()),
         ("placement", keys.placement.is_some()),
     ];
-    for (key, _) in decided.into_iter().filter(|(_, written)| *written && policy == PolicyName::DynProg) {
+    let refused = decided.into_iter().filter(|(_, written)| *written && policy == PolicyName::DynProg);
+    let refused = refused.map(|(key, _)| key).collect::<Vec<_>>();
+    for key in &refused {
         let problem = Problem::new(table.path_of(key), "is what dynprog decides");
         table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
+    }
+    if !refused.is_empty() {
         return None;
     }
     let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));

@@ -277,7 +277,7 @@ impl Pipeline {
                     self.extend(rows, at, (&available, least, limit), behind, &mut level);
                 }
             }
-            level.values_mut().for_each(|labels| prune(labels));
+            level.values_mut().for_each(prune);
             levels.push(level);
         }
         let mut ends = Vec::new();
