@@ -39,14 +39,14 @@ const fn split(pipeline: u32, position: u32) -> [u32; 2] {
 }
 
 /// How many backward passes of a chunk are split.
-#[must_use]
-pub(crate) const fn split_in_dual_pipe_v(pipeline: u32, chunk: usize) -> u32 {
-    let count = pipeline as usize;
-    if chunk < count { split(pipeline, chunk as u32)[1] } else { split(pipeline, (2 * count - 1 - chunk) as u32)[0] }
+pub(crate) fn split_in_dual_pipe_v(pipeline: u32, chunk: usize) -> u32 {
+    let chunk = u32::try_from(chunk).expect("a number of chunks");
+    let down = chunk < pipeline;
+    let [upper, lower] = split(pipeline, if down { chunk } else { 2 * pipeline - 1 - chunk });
+    if down { lower } else { upper }
 }
 
 /// The pass that adds to a chunk's gradients last.
-#[must_use]
 pub(crate) const fn last_of_dual_pipe_v(pipeline: u32, chunk: usize) -> Action {
     // The upper chunk of the first position ends with a whole pass, where all others have split ones at the end.
     if chunk + 1 == 2 * pipeline as usize { Action::Backward } else { Action::BackwardWeight }
