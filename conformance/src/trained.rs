@@ -104,7 +104,7 @@ fn share(dice: &mut Dice, plan: &mut Plan) {
 
 /// By operation, and of the first layers of each chunk only.
 fn recompute(dice: &mut Dice, plan: &mut Plan) {
-    let by_operation = plan.tensor == 1 && dice.chance(30);
+    let by_operation = plan.tensor == 1 && dice.chance(45);
     for stage in plan.stages.iter_mut().filter(|stage| stage.recompute != Recompute::None) {
         if by_operation {
             stage.recompute = Recompute::Operations;

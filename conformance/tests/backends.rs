@@ -232,8 +232,9 @@ fn slow_input_stalls_a_run_as_it_stalls_its_simulation() {
     for_each_seed(6, |seed| {
         let mut case = Case::tiny(seed, 4);
         let program = case.program(Folding::Folded);
-        // As many tokens per replica as take 50 ms, far longer than an iteration of a tiny case.
-        let tokens = program.workload.tokens_per_iteration() as f64 / f64::from(program.layout.data);
+        // As many tokens of the replica with the most as take 50 ms, far longer than an iteration of a tiny case.
+        let sequences = f64::from(program.layout.microbatch_size) * f64::from(program.layout.microbatches);
+        let tokens = sequences * f64::from(program.workload.sequence_length);
         case.workload.recipe.input_tokens_per_second = Some(tokens / 0.05);
         let program = case.program(Folding::Folded);
         let predicted = iterate(&mut loaded::<Simulated>(&case, &program), 0).timeline;

@@ -117,7 +117,7 @@ fn faults_are_told_by_name_and_place() {
     );
     check(
         "[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = \"InterleavedZeroBubble\"",
-        &["InterleavedZeroBubble is not modelled", "ZBVZeroBubble"],
+        &["InterleavedZeroBubble is not modelled (ZBVZeroBubble or Interleaved1F1B)"],
     );
     check(
         "local_batch_size = 8\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 3",

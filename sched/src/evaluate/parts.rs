@@ -74,6 +74,15 @@ impl InParts {
     }
 }
 
+impl LastPass {
+    /// How long its reductions last beyond the pass, if nothing else holds them up.
+    pub(super) fn beyond(&self) -> u64 {
+        let begin = self.reduced.iter().map(|(before, _)| *before).max().unwrap_or(0);
+        let end = self.reduced.iter().fold(0, |free: u64, (before, time)| free.max(begin - before) + time);
+        end.saturating_sub(begin)
+    }
+}
+
 /// The last passes of chunks whose gradients are reduced part by part, and by position how much longer the last pass is than
 /// others like it.
 pub(super) fn last_passes(
@@ -84,37 +93,53 @@ pub(super) fn last_passes(
     (costs, basis): (&[ChunkCost], &mut ByBasis),
 ) -> (Vec<LastPass>, Vec<u64>) {
     let (mut found, mut longer) = (Vec::new(), vec![0; prepared.layout.pipeline as usize]);
-    let by_part = chunks.iter().zip(costs).enumerate();
-    for (number, (chunk, _)) in by_part.filter(|(number, (_, cost))| reductions.is_by_part(*number, cost.held)) {
-        let of = (chunk, reductions.last_weights(number), reductions.bucket_of_passes());
-        let (pass, like) = prepared.in_parts(shared, world, of);
-        let mut times = Vec::with_capacity(pass.left().len());
-        for (part, left) in pass.left().enumerate() {
-            let (whole, copies);
-            let these = match left {
-                Left::Bucket(held) => {
-                    whole = reductions.of_bucket(held);
-                    &whole[..]
-                }
-                Left::Scattered(bytes) => {
-                    copies = [reductions.of_scattered(bytes)];
-                    &copies[..]
-                }
-            };
-            for OverReplicas { kind, axis, bytes, .. } in these {
-                let priced = prepared.along(shared, world, *axis, chunk.stage.raw(), *kind, *bytes);
-                basis[index(priced.basis)] += priced.duration.nanoseconds();
-                times.push((part, priced.duration.nanoseconds()));
-            }
+    for (number, (chunk, cost)) in chunks.iter().zip(costs).enumerate() {
+        let of = (number, chunk, cost.held);
+        if let Some((last, by)) = last_pass(world, (&mut *shared, &mut *prepared), reductions, of, basis) {
+            longer[chunk.stage.index()] = longer[chunk.stage.index()].max(by);
+            found.push(last);
         }
-        let alone = reductions.ends_alone(number);
-        let (total, reduced) = pass.beside(&times, alone);
-        if alone {
-            longer[chunk.stage.index()] = total.saturating_sub(like);
-        }
-        found.push(LastPass { chunk: number, reduced });
     }
     (found, longer)
+}
+
+/// The last pass of a chunk, of whose parameters a rank holds some, and how much longer it is than others like it; `None` where
+/// its gradients are not reduced part by part.
+pub(super) fn last_pass(
+    world: World<'_>,
+    (shared, prepared): (&mut Shared, &mut Prepared),
+    reductions: &Reductions<'_>,
+    (number, chunk, held): (usize, &Chunk, HeldParameters),
+    basis: &mut ByBasis,
+) -> Option<(LastPass, u64)> {
+    if !reductions.is_by_part(number, held) {
+        return None;
+    }
+    let of = (chunk, reductions.last_weights(number), reductions.bucket_of_passes());
+    let (pass, like) = prepared.in_parts(shared, world, of);
+    let mut times = Vec::with_capacity(pass.left().len());
+    for (part, left) in pass.left().enumerate() {
+        let (whole, copies);
+        let these = match left {
+            Left::Bucket(held) => {
+                whole = reductions.of_bucket(held);
+                &whole[..]
+            }
+            Left::Scattered(bytes) => {
+                copies = [reductions.of_scattered(bytes)];
+                &copies[..]
+            }
+        };
+        for OverReplicas { kind, axis, bytes, .. } in these {
+            let priced = prepared.along(shared, world, *axis, chunk.stage.raw(), *kind, *bytes);
+            basis[index(priced.basis)] += priced.duration.nanoseconds();
+            times.push((part, priced.duration.nanoseconds()));
+        }
+    }
+    let alone = reductions.ends_alone(number);
+    let (total, reduced) = pass.beside(&times, alone);
+    let longer = if alone { total.saturating_sub(like) } else { 0 };
+    Some((LastPass { chunk: number, reduced }, longer))
 }
 
 /// An op of the pass that is under way.

@@ -5,7 +5,9 @@ use ir::program::Chunk;
 use ir::{Backward, Plan};
 
 use super::closed_form::ClosedForm;
+use super::parts::last_pass;
 use super::peak::View;
+use super::prepared::ByBasis;
 use super::relief::Relief;
 use crate::lowering::{OverReplicas, Reductions};
 
@@ -64,6 +66,11 @@ pub(super) fn stage(closed: &mut ClosedForm<'_>, plan: &Plan, chunk: &Chunk) -> 
     let mut follows = reductions.after_passes(position as usize, cost.held);
     if !plan.sharing.overlap_parameters {
         follows.extend(reductions.parameters(cost.held));
+    }
+    let of = (position as usize, chunk, cost.held);
+    let mut basis = ByBasis::default();
+    if let Some((last, longer)) = last_pass(world, (&mut *shared, &mut *prepared), &reductions, of, &mut basis) {
+        step += longer + last.beyond();
     }
     for OverReplicas { kind, axis, bytes, .. } in follows {
         step += prepared.along(shared, world, axis, position, kind, bytes).duration.nanoseconds();

@@ -12,6 +12,7 @@ use crate::read::{Table, Value};
 /// Schedules by name. The interleaved one is 1F1B over several chunks per stage.
 fn names() -> Vec<(&'static str, Schedule)> {
     let mut names = Schedule::NAMED.to_vec();
+    names.swap(0, 1);
     names.insert(2, (INTERLEAVED, Schedule::OneForwardOneBackward));
     names
 }
