@@ -277,7 +277,10 @@ impl Pipeline {
                     self.extend(rows, at, (&available, least, limit), behind, &mut level);
                 }
             }
-            level.values_mut().for_each(prune);
+            // Before the first position there is nothing that more than the value could matter to: all of them are ways to cut.
+            if position > 0 {
+                level.values_mut().for_each(prune);
+            }
             levels.push(level);
         }
         let mut ends = Vec::new();
@@ -345,7 +348,7 @@ impl Pipeline {
 }
 
 /// Cuts that are shown of one pipeline.
-const CUTS: usize = 3;
+const CUTS: usize = 8;
 
 /// Keeps the labels that no other beats in both criteria, at most so many.
 fn prune(labels: &mut Vec<Label>) {
