@@ -74,10 +74,15 @@ pub(crate) fn hardware_flops_utilization(
 }
 
 /// A step that computes more than its devices can: whatever it rests on is wrong. Of scores the causal half counts, which
-/// is the least that any kernel computes.
-pub(crate) fn faster_than_peak(scenario: &Scenario, plan: &Plan, seconds: f64) -> Option<Problem> {
+/// is the least that any kernel computes. A device can what its products were measured at, where that is more than its peak.
+pub(crate) fn faster_than_peak(job: &Job<'_>, plan: &Plan, seconds: f64) -> Option<Problem> {
+    let scenario = &job.loaded.scenario;
     let share = hardware_flops_utilization(scenario, plan, seconds, CountedScores::CausalHalf)?;
-    (share > 1.0).then(|| {
+    let (cluster, peak) = (job.cost.cluster(), rate(scenario, plan).peak?.get());
+    let of = |rank| job.cost.fastest_product(cluster.place(plan.device(rank)).device_kind);
+    let measured = ranks(plan).map(|rank| of(rank).map(FlopsPerSecond::get)).sum::<Option<f64>>();
+    let most = measured.map_or(1.0, |measured| (measured / peak).max(1.0));
+    (share > most).then(|| {
         let message =
             format!("a step of {seconds:.3e} s computes at {:.0} % of its devices' dense peak", share * 100.0);
         Problem::new("cost", message).hint("its durations are in other units, of other devices or of another model")

@@ -248,3 +248,21 @@ fn measured_shapes_serve_their_own_format_only() {
         assert!(seconds(&calibration, precision, kernel) < 1e-3, "{precision:?} by its constants");
     }
 }
+
+/// The peak of a core is assumed: one whose products were measured at more can that.
+#[test]
+fn what_products_were_measured_at_a_device_can() {
+    let mut calibration = arithmetic();
+    let cluster = dgx_a100(1).cluster().clone();
+    let fastest = |calibration: &Calibration| {
+        let model = crate::CostModel::new(cluster.clone(), vec![calibration.clone()]).unwrap();
+        model.fastest_product(ir::DeviceKindId::new(0)).map(FlopsPerSecond::get)
+    };
+    assert_eq!(fastest(&calibration), None);
+    calibration.measured = Some(crate::Measured {
+        matrix_products: vec![[64.0, 64.0, 64.0, 100.0], [512.0, 256.0, 128.0, 50.0]],
+        ..crate::Measured::default()
+    });
+    let found = fastest(&calibration).unwrap();
+    assert!((found / (2.0 * 512.0 * 256.0 * 128.0 / 50e-6) - 1.0).abs() < 1e-12, "{found}");
+}

@@ -34,7 +34,7 @@ pub(crate) fn report(job: &Job<'_>, decision: &Decision, context: &Context<'_>) 
     }
     let scenario = &job.loaded.scenario;
     let seconds = prediction.iteration.seconds();
-    if let Some(problem) = facts::faster_than_peak(scenario, plan, seconds) {
+    if let Some(problem) = facts::faster_than_peak(job, plan, seconds) {
         return Err(job.loaded.error(vec![problem]));
     }
     let time_ms: BTreeMap<&'static str, f64> = metrics
