@@ -34,19 +34,24 @@ fn said(loaded: &Loaded, tool: Tool) -> Workload {
     workload
 }
 
-/// Imports a file beside it.
-fn imported(file: &Path, change: impl FnOnce(&mut ImportRequest<'_>)) -> Result<(Loaded, Vec<String>), Error> {
-    let out = file.with_extension("scenario.toml");
-    let mut request = ImportRequest {
+/// Imports a file that says all by itself.
+const fn request<'a>(file: &'a Path, out: &'a Path) -> ImportRequest<'a> {
+    ImportRequest {
         file,
         from: None,
         model: None,
         cluster: &[],
         sequence_length: None,
         global_batch: None,
-        out: &out,
-        force: true,
-    };
+        out,
+        force: false,
+    }
+}
+
+/// Imports a file beside it.
+fn imported(file: &Path, change: impl FnOnce(&mut ImportRequest<'_>)) -> Result<(Loaded, Vec<String>), Error> {
+    let out = file.with_extension("scenario.toml");
+    let mut request = ImportRequest { force: true, ..request(file, &out) };
     change(&mut request);
     let report = import(&request)?;
     assert!(!report.read.is_empty(), "nothing was read: {report:?}");
@@ -73,14 +78,11 @@ fn round(loaded: &Loaded, tool: Tool, nodes: &[String], model: &str) -> Result<(
     let read = |path: &Path| {
         let out = path.with_extension("scenario.toml");
         let request = ImportRequest {
-            file: path,
-            from: None,
             model: (tool == Tool::DeepSpeed).then_some(model),
             cluster: nodes,
             sequence_length: (tool == Tool::DeepSpeed).then_some(length),
-            global_batch: None,
-            out: &out,
             force: true,
+            ..request(path, &out)
         };
         let text = std::fs::read_to_string(path).expect("written before");
         import(&request).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -271,16 +273,7 @@ fn files_of_each_tool_become_scenarios_that_are_planned_and_go_back() {
         let (_folder, path) = own(name);
         let cluster: Vec<String> = cluster.iter().map(ToString::to_string).collect();
         let out = path.with_extension("scenario.toml");
-        let request = ImportRequest {
-            file: &path,
-            from: None,
-            model,
-            cluster: &cluster,
-            sequence_length: None,
-            global_batch: None,
-            out: &out,
-            force: false,
-        };
+        let request = ImportRequest { model, cluster: &cluster, ..request(&path, &out) };
         let report = import(&request).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(
             (report.tool, report.plan.ranks, report.plan.tensor, report.plan.pipeline),
@@ -341,16 +334,7 @@ fn a_plan_that_cannot_be_carried_out_is_told_at_its_lines() {
         std::fs::write(&path, text).expect("written");
         let nodes = [node.to_owned()];
         let out = folder.path().join("scenario.toml");
-        let request = ImportRequest {
-            file: &path,
-            from: None,
-            model: None,
-            cluster: &nodes,
-            sequence_length: None,
-            global_batch: None,
-            out: &out,
-            force: false,
-        };
+        let request = ImportRequest { cluster: &nodes, ..request(&path, &out) };
         let error = import(&request).expect_err("it is not legal").to_string();
         needles.iter().for_each(|needle| assert!(error.contains(needle), "no {needle:?} in\n{error}"));
         assert!(!out.exists(), "something was written");
@@ -372,16 +356,7 @@ fn every_file_of_users_is_a_scenario_or_named() {
         let (_folder, path) = copied(&root.join(name))?;
         let nodes = [node.to_owned()];
         let out = path.with_extension("scenario.toml");
-        let request = ImportRequest {
-            file: &path,
-            from: None,
-            model,
-            cluster: &nodes,
-            sequence_length: None,
-            global_batch: batch,
-            out: &out,
-            force: false,
-        };
+        let request = ImportRequest { model, cluster: &nodes, global_batch: batch, ..request(&path, &out) };
         Some(import(&request).map(|report| (report, load(&out))))
     };
     for (name, tool, model, node, batch, ranks) in [
@@ -511,16 +486,7 @@ fn published_configurations_are_predicted_as_they_were_measured() {
         std::fs::write(&path, text).expect("written");
         let nodes = ["1 x hgx-h100-96gb-hbm2e".to_owned()];
         let out = folder.path().join("scenario.toml");
-        let request = ImportRequest {
-            file: &path,
-            from: None,
-            model: None,
-            cluster: &nodes,
-            sequence_length: None,
-            global_batch: None,
-            out: &out,
-            force: false,
-        };
+        let request = ImportRequest { cluster: &nodes, ..request(&path, &out) };
         import(&request).unwrap_or_else(|error| panic!("{error}"));
         let planned = trainyard::plan(&load(&out), &Context::default()).unwrap_or_else(|error| panic!("{error}"));
         let measured_ms = 2.0 * 8192.0 / tokens_per_second * 1e3;

@@ -68,6 +68,13 @@ impl Formula {
             CollectiveAlgorithm::Tree | CollectiveAlgorithm::Hierarchical => Some(Self::Ring),
         }
     }
+    /// The one that takes the fewest seconds, and these; the first of equals.
+    fn cheapest(kind: CollectiveKind, place: GroupPlace, seconds: impl Fn(Self) -> f64) -> (Self, f64) {
+        Self::all(kind, place)
+            .map(|formula| (formula, seconds(formula)))
+            .reduce(|best, next| if next.1 < best.1 { next } else { best })
+            .expect("a ring always applies")
+    }
     /// All that apply, the ring first.
     fn all(kind: CollectiveKind, place: GroupPlace) -> impl Iterator<Item = Self> {
         let tree = (kind == CollectiveKind::AllReduce).then_some(Self::Tree);
@@ -320,10 +327,7 @@ impl Pricing<'_> {
 
     /// The cheapest formula and its seconds.
     pub(crate) fn cheapest(&self, exchange: Exchange) -> (Formula, f64) {
-        Formula::all(exchange.kind, exchange.place)
-            .map(|formula| (formula, self.formula(exchange, formula)))
-            .reduce(|best, next| if next.1 < best.1 { next } else { best })
-            .expect("a ring always applies")
+        Formula::cheapest(exchange.kind, exchange.place, |formula| self.formula(exchange, formula))
     }
 
     /// The formula of an algorithm; `None` if any may be taken. Between CPU threads `Automatic` is the ring: an executor

@@ -46,10 +46,7 @@ impl<'a> Mixed<'a> {
 
     /// The cheapest formula and its seconds.
     pub(crate) fn cheapest(&self, exchange: Exchange) -> (Formula, f64) {
-        Formula::all(exchange.kind, exchange.place)
-            .map(|formula| (formula, self.formula(exchange, formula)))
-            .reduce(|best, next| if next.1 < best.1 { next } else { best })
-            .expect("a ring always applies")
+        Formula::cheapest(exchange.kind, exchange.place, |formula| self.formula(exchange, formula))
     }
 
     /// As [`Pricing::chosen`]: of CPU threads, if any kind is such.
