@@ -3,15 +3,19 @@
 mod dynprog;
 mod exhaustive;
 mod manual;
+pub mod mcts;
 mod megatron;
 mod random;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin;
 
 pub use dynprog::DynProg;
 pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
+pub use mcts::{Guide, Mcts, Start};
 pub use megatron::{Held, Megatron};
 pub use random::Random;
 
