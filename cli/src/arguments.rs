@@ -324,6 +324,35 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
+    /// Train the network of the policy `learned` in simulation, and score it on clusters and models that it has not seen
+    TrainPolicy {
+        /// The weights to write; without it, runs/learned.weights. What goes on from there lies beside it
+        #[arg(long, value_name = "FILE")]
+        weights: Option<PathBuf>,
+        /// The seed of all draws
+        #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+        seed: u64,
+        /// Searches to learn from
+        #[arg(long, value_name = "SEARCHES", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+        searches: u64,
+        /// Evaluations of each
+        #[arg(long, value_name = "EVALUATIONS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+        evaluations: u64,
+        /// Go on with a training that was stopped, or beyond its searches
+        #[arg(long, conflicts_with = "score_only")]
+        resume: bool,
+        /// Score the weights that are there, and train nothing
+        #[arg(long)]
+        score_only: bool,
+        /// Jobs to score on
+        #[arg(long, value_name = "JOBS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        jobs: u64,
+        /// Folder for the page: learned.md, .html and .json
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Print the JSON Schema of scenario files
     Schema {
         #[command(flatten)]
@@ -357,6 +386,7 @@ impl Verb {
             Self::Validate { .. } => "validate",
             Self::Diff { .. } => "diff",
             Self::Sweep { .. } => "sweep",
+            Self::TrainPolicy { .. } => "train-policy",
             Self::Schema { .. } => "schema",
             Self::Doctor { .. } => "doctor",
         }
@@ -373,6 +403,7 @@ impl Verb {
             | Self::Validate { common, .. }
             | Self::Diff { common, .. }
             | Self::Sweep { common, .. }
+            | Self::TrainPolicy { common, .. }
             | Self::Schema { common }
             | Self::Worker { common }
             | Self::Doctor { common } => common,

@@ -13,6 +13,7 @@ mod measured;
 mod meter;
 mod show;
 mod tables;
+mod trained;
 mod verbs;
 
 use std::process::ExitCode;

@@ -46,3 +46,4 @@ pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_p
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
 pub use policies::{DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start};
+pub use policies::{learned, mcts};

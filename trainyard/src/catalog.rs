@@ -7,6 +7,7 @@
 
 mod entries;
 mod failures;
+mod families;
 #[cfg(test)]
 mod model_tests;
 mod observed;
@@ -19,6 +20,7 @@ use ir::{DeviceKind, Link, Model, Precision, Problem};
 pub use self::entries::{FabricEntry, NodeEntry};
 pub(crate) use self::entries::{counted, fabric as fabric_entry};
 pub use self::failures::{CountedFailures, counted_failures};
+pub(crate) use self::families::{families, weights};
 
 use crate::read::{Reader, Table};
 use crate::scenario::{Sight, model};

@@ -128,6 +128,7 @@ impl<'a> Job<'a> {
             PlanChoice::Policy(PolicyName::MctsSeeded, keys) => {
                 crate::policy::mcts(self, (keys, PolicyName::MctsSeeded, Start::DynProg), context)
             }
+            PlanChoice::Policy(PolicyName::Learned, keys) => crate::policy::learned(self, keys, context),
             PlanChoice::Policy(PolicyName::Random, keys) => crate::policy::random(self, keys, context),
         }
     }

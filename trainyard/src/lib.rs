@@ -51,7 +51,8 @@ pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{DeviceChoice, Loaded, Scenario};
 pub use verbs::{
     CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest, Subject, SweepPoints,
-    SweepRequest, ValidateRequest, Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff,
-    doctor, explain, export, gather, import, init, launch as launch_processes, plan, quickstart, run, run_from,
-    run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part, validate,
+    SweepRequest, TrainPolicyRequest, ValidateRequest, Validation, Vary, calibrate, calibrate_rows, check,
+    check_scoreboard, compare, diff, doctor, explain, export, gather, import, init, launch as launch_processes, plan,
+    quickstart, run, run_from, run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part,
+    train_policy, validate,
 };

@@ -1,14 +1,17 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
+use std::sync::Arc;
+
 use ir::program::Chunk;
 use ir::{Candidate, DeviceKindId, Evaluation, Infeasible, Plan, Schedule, StagePlan};
 use sched::{
-    ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question, Random,
-    Space, StageCost, Start,
+    ClosedForm, DynProg, Evaluator, Exhaustive, Guide, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question,
+    Random, Space, StageCost, Start,
 };
 use sim::Simulator;
 
 use crate::Error;
+use crate::catalog;
 use crate::job::{Decision, Job};
 use crate::progress::Context;
 use crate::scenario::{PlanKeys, PolicyName};
@@ -59,6 +62,17 @@ pub(crate) fn mcts(
     keeping(job, keys, policy, &planner, context)
 }
 
+/// The fastest plan that a tree search finds whose guide was trained.
+pub(crate) fn learned(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
+    let weights = match &keys.weights {
+        Some((_, weights)) => Arc::clone(weights),
+        None => catalog::weights(),
+    };
+    let guide = Guide::Learned(weights);
+    let planner = Mcts { space: space(keys), guide, ..Mcts::new(job.loaded.scenario.workload.seed) };
+    keeping(job, keys, PolicyName::Learned, &planner, context)
+}
+
 /// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.
 pub(crate) fn random(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
     let planner = Random { space: space(keys), ..Random::new(job.loaded.scenario.workload.seed) };
@@ -79,7 +93,7 @@ fn keeping(
     let mut evaluator = Holding { keys, global_batch: batch, inner };
     let open = match policy {
         PolicyName::Megatron | PolicyName::Exhaustive | PolicyName::DynProg => BUDGET,
-        PolicyName::Mcts | PolicyName::MctsSeeded => TREE,
+        PolicyName::Mcts | PolicyName::MctsSeeded | PolicyName::Learned => TREE,
         PolicyName::Random => DRAWS,
     };
     let budget = keys.budget.unwrap_or(open);

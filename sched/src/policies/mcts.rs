@@ -22,6 +22,7 @@ mod answer;
 mod cuts;
 mod guide;
 mod steps;
+mod study;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -29,6 +30,7 @@ mod work;
 
 pub use guide::{ACTION, FEATURES, Facts, Guide, Judgement, View, weights};
 pub use steps::{Action, Choice, Layout, State, Step};
+pub use study::{Note, Study};
 
 use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, ZeroStage};
 use rand::{RngExt, SeedableRng};
@@ -42,6 +44,7 @@ use super::{Planner, Progress, Question, fits, worst_excess};
 use crate::evaluate::Evaluator;
 use crate::legality::balanced_stages;
 use steps::Decisions;
+use study::Reached;
 use tree::{Tree, Walk, Way};
 
 /// Where a search begins.
@@ -114,7 +117,7 @@ impl Mcts {
                 Some(planner.search(ask, evaluator, budget.div_ceil(2), progress))
             }
         };
-        let mut search = Search::new(self, ask, evaluator, budget, progress);
+        let mut search = Search::new(self, ask, evaluator, (budget, None), progress);
         if let Some(begun) = begun {
             search.begin(begun);
         }
@@ -150,6 +153,8 @@ struct Search<'a, 'b> {
     refused: Vec<Problem>,
     /// Of `dynprog`: evaluations, its best time, and its bound.
     begun: Option<Begun>,
+    /// What is noted of every node, for whoever learns from it.
+    study: Option<Reached>,
 }
 
 /// What `dynprog` gave.
@@ -165,7 +170,7 @@ impl<'a, 'b> Search<'a, 'b> {
         planner: &'a Mcts,
         ask: &'a Question<'b>,
         evaluator: &'a mut dyn Evaluator,
-        budget: u64,
+        (budget, study): (u64, Option<Reached>),
         progress: Progress<'a>,
     ) -> Self {
         let decisions = Decisions::new(ask, &planner.space, evaluator);
@@ -190,6 +195,7 @@ impl<'a, 'b> Search<'a, 'b> {
             fitting: 0,
             refused: Vec::new(),
             begun: None,
+            study,
         };
         search.expand(&State::new(), floor);
         search
@@ -208,7 +214,10 @@ impl<'a, 'b> Search<'a, 'b> {
             return None;
         }
         let view = View { facts: &self.facts, state, actions: &actions, floor: self.floor, best: limit };
-        let judgement = self.planner.guide.judge(&view);
+        let mut judgement = self.planner.guide.judge(&view);
+        if let Some(study) = &mut self.study {
+            study.note(self.tree.nodes.len(), &view, &mut judgement);
+        }
         Some(self.tree.add(&actions, &judgement))
     }
 

@@ -2,6 +2,7 @@
 
 mod dynprog;
 mod exhaustive;
+pub mod learned;
 mod manual;
 pub mod mcts;
 mod megatron;

@@ -5,6 +5,7 @@ mod explain;
 mod plan;
 mod scoreboard;
 mod size;
+mod train_policy;
 
 pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
@@ -12,6 +13,7 @@ pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, Prediction
 pub use reports::long_run::LongRunSummary;
 pub use scoreboard::{CalibrateRowsReport, CheckScoreboardReport, FittedStack, RestErrors};
 pub use size::{ModelRow, ModelSection, NetworkPoint, NetworkReport, SizeReport, SizeRow, SizeSection};
+pub use train_policy::{CurveRow, RoundRow, ScoreRow, TrainPolicyReport};
 
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -40,6 +40,8 @@ pub enum PolicyName {
     Mcts,
     /// Tree search begun from the answer of `dynprog`.
     MctsSeeded,
+    /// Tree search that a trained network guides.
+    Learned,
     /// Uniform plans drawn at random: the control.
     Random,
 }
@@ -54,6 +56,7 @@ impl PolicyName {
             Self::DynProg => "dynprog",
             Self::Mcts => "mcts",
             Self::MctsSeeded => "mcts-seeded",
+            Self::Learned => "learned",
             Self::Random => "random",
         }
     }
@@ -61,8 +64,8 @@ impl PolicyName {
 
 impl PolicyName {
     /// All of them, in order.
-    pub const ALL: [Self; 6] =
-        [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Mcts, Self::MctsSeeded, Self::Random];
+    pub const ALL: [Self; 7] =
+        [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Mcts, Self::MctsSeeded, Self::Learned, Self::Random];
     /// The one of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -100,6 +103,11 @@ pub(super) fn read(
     agree(&table, &keys)?;
     match policy {
         Some(policy) => constrained(&table, policy, &keys).map(|()| PlanChoice::Policy(policy, Box::new(keys))),
+        None if keys.weights.is_some() => {
+            let problem = Problem::new(table.path_of("weights"), "guides a search, and the plan is written");
+            table.report_at("weights", problem.hint("leave it out, or policy = \"learned\""));
+            None
+        }
         None if keys.budget.is_some() => {
             let problem = Problem::new(table.path_of("budget"), "bounds a search, and the plan is written");
             table.report_at("budget", problem.hint("leave it out, or name a policy"));
@@ -140,7 +148,7 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         ("placement", keys.placement.is_some()),
     ];
     let cuts = match policy {
-        PolicyName::DynProg | PolicyName::Mcts | PolicyName::MctsSeeded => true,
+        PolicyName::DynProg | PolicyName::Mcts | PolicyName::MctsSeeded | PolicyName::Learned => true,
         PolicyName::Megatron | PolicyName::Exhaustive | PolicyName::Random => false,
     };
     let refused = decided.into_iter().filter(|(_, written)| *written && cuts);
@@ -150,6 +158,12 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
     }
     if !refused.is_empty() {
+        return None;
+    }
+    if keys.weights.is_some() && policy != PolicyName::Learned {
+        let message = format!("is of the policy learned, and {} decides", policy.name());
+        let problem = Problem::new(table.path_of("weights"), message);
+        table.report_at("weights", problem.hint("leave it out, or policy = \"learned\""));
         return None;
     }
     let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));

@@ -390,6 +390,7 @@ impl PlanKeys {
             collective: Some(plan.collective),
             placement: (!plan.placement.is_empty()).then(|| plan.placement.clone()),
             budget: None,
+            weights: None,
         }
     }
 }
@@ -445,6 +446,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
             .map(|devices| Value::Array(devices.iter().map(|device| number(device.raw())).collect())),
     );
     put("budget", keys.budget.and_then(|budget| i64::try_from(budget).ok()).map(Value::Integer));
+    put("weights", keys.weights.as_ref().map(|(name, _)| Value::String(name.clone())));
     entries
 }
 

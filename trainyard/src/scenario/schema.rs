@@ -19,7 +19,7 @@ const LANGUAGE: &str = include_str!("language.toml");
 const OTHER_WAYS: [&str; 7] = [
     "cluster = \"1 x cpu-2\"\nmodel = \"tiny-gpt\"\n[training]\nsequence_length = 32\nglobal_batch = 8\n[emulate]\nfactors = 2\n\
      [training.optimizer]\nclip_norm = \"none\"\n[plan]\nlayers_per_stage = [1, 1]\nrecompute = \"full\"\nrecompute_layers = 1\nmicrobatches = 1\n\
-     shard = 2\nbudget = 9\nschedule = { cells = \"0F0,0B0\" }\n[cost]\nsource = \"calibration\"\nfile = \"a.toml\"\nstacks = \"a.toml\"\n\
+     shard = 2\nbudget = 9\nweights = \"a.weights\"\nschedule = { cells = \"0F0,0B0\" }\n[cost]\nsource = \"calibration\"\nfile = \"a.toml\"\nstacks = \"a.toml\"\n\
      interference = { compute = 1.2, communication = 1.1 }\n[data]\nfile = \"a.txt\"\n\
      [size]\ntokens = \"2T\"\nfrom = \"2027-01-30\"\nby = \"2027-03-01\"\n",
     "catalogs = [\"a.toml\"]\ncluster = [\"1 x cpu-2\"]\n[model]\nconfig = \"config.json\"\n[plan]\nrecompute_layers = \"all\"\n\

@@ -23,6 +23,7 @@ mod run;
 mod simulate;
 mod size;
 mod sweep;
+mod train_policy;
 mod validate;
 mod whatif;
 
@@ -45,4 +46,5 @@ pub use run::{run, run_from};
 pub use simulate::simulate;
 pub use size::size;
 pub use sweep::{SweepPoints, SweepRequest, Vary, sweep};
+pub use train_policy::{TrainPolicyRequest, train_policy};
 pub use validate::{ValidateRequest, Validation, validate};

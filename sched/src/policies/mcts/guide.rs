@@ -10,18 +10,23 @@
 //! is known of it. A value stands for what is not known of a node yet: the share of its iteration that the floor of the
 //! whole search is (in 0 to 1, more is faster), for the fastest plan that is expected behind it.
 
+use std::sync::Arc;
+
 use ir::{Recompute, Schedule, ZeroStage};
 
 use super::super::exhaustive::Degrees;
+use super::super::learned::{self, Weights};
 use super::super::{Question, smallest_domain};
 use super::steps::{Action, Choice, Layout, State, Step};
 
 /// Who gives advice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub enum Guide {
     /// Floors and a few rules of thumb.
     #[default]
     Rules,
+    /// The same, and what was learned.
+    Learned(Arc<Weights>),
 }
 
 /// Advice on a node.
@@ -44,6 +49,8 @@ pub struct Facts {
     domain: u32,
     /// Schedules by number, with chunks a position.
     orders: Vec<(Schedule, u32)>,
+    /// What a learned guide knows of it.
+    pub(super) job: learned::Job,
 }
 
 /// Numbers that describe the question.
@@ -128,7 +135,14 @@ impl Facts {
             log(layers * hidden * (4.0 * hidden + 3.0 * ffn) / 1e6),
             1.0,
         ];
-        Self { features, kinds: described, layers: model.layers, domain, orders: orders.to_vec() }
+        Self {
+            features,
+            kinds: described,
+            layers: model.layers,
+            domain,
+            orders: orders.to_vec(),
+            job: learned::Job::of(ask),
+        }
     }
 
     fn order(&self, number: u32) -> (f32, f32) {
@@ -144,6 +158,11 @@ impl Facts {
 }
 
 impl View<'_> {
+    /// Schedules by number, with chunks a position.
+    pub(in crate::policies) fn orders(&self) -> &[(Schedule, u32)] {
+        &self.facts.orders
+    }
+
     /// What the state looks like.
     #[must_use]
     pub fn features(&self) -> [f32; FEATURES] {
@@ -260,7 +279,7 @@ impl View<'_> {
 const STEEP: [f64; 2] = [8.0, 20.0];
 
 /// The logarithm of an action's weight by rule.
-fn rule(view: &View<'_>, action: &Action) -> f64 {
+pub(super) fn rule(view: &View<'_>, action: &Action) -> f64 {
     let facts = view.facts;
     let twice = |number: u32| libm::log2(f64::from(number.max(1)));
     let least = view.actions.iter().map(|action| action.floor).min().unwrap_or(0).max(1);
@@ -292,11 +311,10 @@ impl Guide {
     /// Advice on a node that has an action at least.
     #[must_use]
     pub fn judge(&self, view: &View<'_>) -> Judgement {
+        let scores = view.actions.iter().map(|action| rule(view, action)).collect::<Vec<_>>();
         match self {
-            Self::Rules => {
-                let scores = view.actions.iter().map(|action| rule(view, action)).collect::<Vec<_>>();
-                Judgement { priors: weights(&scores), value: None }
-            }
+            Self::Rules => Judgement { priors: weights(&scores), value: None },
+            Self::Learned(learned) => learned::judge(learned.network(), &view.facts.job, view, &scores),
         }
     }
 }

@@ -15,6 +15,9 @@ pub(super) struct Child {
     pub(super) node: Option<usize>,
     /// Whether everything behind it was tried or cannot win.
     pub(super) closed: bool,
+    /// Evaluations behind it, and the fastest plan that fits, in nanoseconds.
+    pub(super) tried: u32,
+    pub(super) best: Option<u64>,
 }
 
 /// A state and what is known of plans behind it.
@@ -67,8 +70,14 @@ impl Tree {
     }
 
     pub(super) fn add(&mut self, actions: &[Action], judgement: &Judgement) -> usize {
-        let child =
-            |(action, prior): (&Action, &f32)| Child { action: *action, prior: *prior, node: None, closed: false };
+        let child = |(action, prior): (&Action, &f32)| Child {
+            action: *action,
+            prior: *prior,
+            node: None,
+            closed: false,
+            tried: 0,
+            best: None,
+        };
         let children = actions.iter().zip(&judgement.priors).map(child).collect();
         self.nodes.push(Node { children, visits: 0, rewards: 0.0, most: 0.0, value: judgement.value });
         self.nodes.len() - 1
@@ -199,8 +208,11 @@ impl Tree {
             self.measure = time;
         }
         let reward = time.map_or(0.0, |time| self.reward(time));
-        for (node, _) in way {
+        for (node, child) in way {
             let node = &mut self.nodes[*node];
+            let child = &mut node.children[*child];
+            child.tried += 1;
+            child.best = child.best.into_iter().chain(time).min();
             node.visits += 1;
             node.rewards += reward;
             node.most = node.most.max(reward);

@@ -1,6 +1,11 @@
 //! The keys of `[plan]`, whether they are a plan or what a policy must keep to.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use ir::{CollectiveAlgorithm, ContextMethod, DeviceId, Problem, Recompute, Schedule, VocabularyDivision, ZeroStage};
+
+use sched::learned::Weights;
 
 use super::super::{Sight, cluster};
 use super::schedule::{INTERLEAVED, schedule};
@@ -66,6 +71,8 @@ pub struct PlanKeys {
     pub placement: Option<Vec<DeviceId>>,
     /// Evaluations that a policy may take.
     pub budget: Option<u64>,
+    /// The file of weights of the policy `learned`, by name, and what it holds; without it, those of the catalog.
+    pub weights: Option<(String, Arc<Weights>)>,
 }
 
 /// What waits in host memory.
@@ -77,6 +84,19 @@ pub struct Offload {
     pub optimizer: bool,
     /// Parameters.
     pub parameters: bool,
+}
+
+/// Reads a file of weights; what is wrong with it is noted at its place in that file.
+fn weights(value: &Value<'_>, sight: &Sight<'_>) -> Option<(String, Arc<Weights>)> {
+    let name = value.text()?;
+    let (file, text) = sight.read(Path::new(&name), value)?;
+    match Weights::parse(&text, &file) {
+        Ok(weights) => Some((name.to_owned(), Arc::new(weights))),
+        Err(problems) => {
+            problems.into_iter().for_each(|problem| sight.report(problem));
+            None
+        }
+    }
 }
 
 /// More parameters than any rank holds.
@@ -157,6 +177,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     let collective = optional(table, "collective", |v| v.one_of(CollectiveAlgorithm::ALL, CollectiveAlgorithm::name));
     let placement = optional(table, "placement", placement);
     let budget = optional(table, "budget", |v| v.integer(1..=MOST_EVALUATIONS));
+    let weights = optional(table, "weights", |v| weights(v, sight));
     Some(PlanKeys {
         data: data?,
         tensor: tensor?,
@@ -186,6 +207,7 @@ pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
         collective: collective?,
         placement: placement?,
         budget: budget?,
+        weights: weights?,
     })
 }
 
