@@ -5,6 +5,7 @@ mod exhaustive;
 mod manual;
 mod megatron;
 mod random;
+mod switches;
 
 #[cfg(test)]
 mod tests;
