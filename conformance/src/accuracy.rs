@@ -179,13 +179,7 @@ const SHAPES_OF_EXPERTS: &[Shape] = &[
         emulate: "",
         plan: "data = 4\nexpert = 4\nmicrobatch_size = 2",
     },
-    Shape {
-        name: "tensor 2",
-        nodes: "1 x cpu-2",
-        factors: &[],
-        emulate: "",
-        plan: "tensor = 2\nmicrobatch_size = 4",
-    },
+    Shape { name: "tensor 2", nodes: "1 x cpu-2", factors: &[], emulate: "", plan: "tensor = 2\nmicrobatch_size = 4" },
 ];
 
 /// All cases: every shape with every model that has it.
