@@ -168,7 +168,8 @@ pub(crate) enum Verb {
     Plan {
         #[command(flatten)]
         of: OfScenario,
-        /// Who decides, in place of the scenario's policy or written plan: megatron, exhaustive, dynprog or random
+        /// Who decides, in place of the scenario's policy or written plan: megatron, exhaustive, dynprog, mcts,
+        /// mcts-seeded (which begins from the answer of dynprog) or random
         #[arg(long, value_name = "POLICY", value_parser = policy)]
         policy: Option<PolicyName>,
     },

@@ -45,4 +45,4 @@ pub use drive::{Controller, Drive, StaticController, drive, drive_on};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
-pub use policies::{DynProg, Exhaustive, Held, Manual, Megatron, Planner, Question, Random, Space};
+pub use policies::{DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cost::{Calibration, CollectivePoints, CostModel, GraphUse, PrecisionClass, Stack, StackKey};
 use ir::{Backend as _, Candidate, Infeasible, Plan, Prediction, Timeline, VerifiedProgram};
 use reports::Metrics;
+use sched::Start;
 use sim::Simulator;
 
 use crate::Error;
@@ -121,6 +122,12 @@ impl<'a> Job<'a> {
             PlanChoice::Policy(PolicyName::Megatron, keys) => crate::policy::megatron(self, keys, context),
             PlanChoice::Policy(PolicyName::Exhaustive, keys) => crate::policy::exhaustive(self, keys, context),
             PlanChoice::Policy(PolicyName::DynProg, keys) => crate::policy::dynprog(self, keys, context),
+            PlanChoice::Policy(PolicyName::Mcts, keys) => {
+                crate::policy::mcts(self, (keys, PolicyName::Mcts, Start::Nothing), context)
+            }
+            PlanChoice::Policy(PolicyName::MctsSeeded, keys) => {
+                crate::policy::mcts(self, (keys, PolicyName::MctsSeeded, Start::DynProg), context)
+            }
             PlanChoice::Policy(PolicyName::Random, keys) => crate::policy::random(self, keys, context),
         }
     }

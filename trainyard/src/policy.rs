@@ -1,10 +1,10 @@
 //! Who decides: the seam between scenarios and the scheduler's policies.
 
 use ir::program::Chunk;
-use ir::{Candidate, Evaluation, Infeasible, Plan, Schedule, StagePlan};
+use ir::{Candidate, DeviceKindId, Evaluation, Infeasible, Plan, Schedule, StagePlan};
 use sched::{
-    ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Megatron, OnBackend, Planner, Question, Random, Space,
-    StageCost,
+    ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question, Random,
+    Space, StageCost, Start,
 };
 use sim::Simulator;
 
@@ -16,8 +16,9 @@ use crate::scenario::{PlanKeys, PolicyName};
 /// Evaluations of one decision. The rules of thumb try some hundreds; of the hundred thousand uniform plans of a thousand
 /// devices a few thousand are evaluated.
 const BUDGET: u64 = 10_000_000;
-/// The same of plans drawn at random, which end with their budget.
+/// The same of searches that end with their budget: draws at random, and trees.
 const DRAWS: u64 = 1000;
+const TREE: u64 = 4000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
@@ -48,6 +49,16 @@ pub(crate) fn dynprog(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> 
     keeping(job, keys, PolicyName::DynProg, &planner, context)
 }
 
+/// The fastest plan that a tree search finds, by the scenario's seed, with the keys that were written held fast.
+pub(crate) fn mcts(
+    job: &Job<'_>,
+    (keys, policy, start): (&PlanKeys, PolicyName, Start),
+    context: &Context<'_>,
+) -> Result<Decision, Error> {
+    let planner = Mcts { space: space(keys), start, ..Mcts::new(job.loaded.scenario.workload.seed) };
+    keeping(job, keys, policy, &planner, context)
+}
+
 /// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.
 pub(crate) fn random(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
     let planner = Random { space: space(keys), ..Random::new(job.loaded.scenario.workload.seed) };
@@ -66,7 +77,11 @@ fn keeping(
     let inner = ClosedForm::new(&scenario.model, &scenario.workload, &job.cost);
     let batch = scenario.workload.global_batch;
     let mut evaluator = Holding { keys, global_batch: batch, inner };
-    let open = if policy == PolicyName::Random { DRAWS } else { BUDGET };
+    let open = match policy {
+        PolicyName::Megatron | PolicyName::Exhaustive | PolicyName::DynProg => BUDGET,
+        PolicyName::Mcts | PolicyName::MctsSeeded => TREE,
+        PolicyName::Random => DRAWS,
+    };
     let budget = keys.budget.unwrap_or(open);
     decide(job, (policy.name(), budget), planner, &mut evaluator, context, |plan| hold(keys, &plan, batch))
 }
@@ -201,6 +216,9 @@ impl<E: Evaluator> Evaluator for Holding<'_, E> {
     }
     fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
         self.inner.stage(&hold(self.keys, plan, self.global_batch), chunk)
+    }
+    fn compute(&mut self, plan: &Plan, chunk: &Chunk, kind: DeviceKindId) -> Option<u64> {
+        self.inner.compute(&hold(self.keys, plan, self.global_batch), chunk, kind)
     }
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         // How many microbatches there are was written.

@@ -16,8 +16,8 @@ use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::Chunk;
 use ir::{
-    Activity, Backward, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration, StageMemory,
-    Workload,
+    Activity, Backward, DeviceKindId, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration,
+    StageMemory, Workload,
 };
 use rustc_hash::FxHashMap;
 
@@ -430,6 +430,10 @@ impl Evaluator for ClosedForm<'_> {
 
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         self.shared_out(plan)
+    }
+
+    fn compute(&mut self, plan: &Plan, chunk: &Chunk, kind: DeviceKindId) -> Option<u64> {
+        super::floor::compute(self, plan, chunk, kind)
     }
 
     fn evaluate(&mut self, plan: &Plan) -> Evaluation {

@@ -67,6 +67,24 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
     Some(SimDuration::from_nanoseconds(passes))
 }
 
+/// See [`Evaluator::compute`](super::Evaluator::compute).
+pub(super) fn compute(closed: &mut ClosedForm<'_>, plan: &Plan, chunk: &Chunk, kind: DeviceKindId) -> Option<u64> {
+    let world = closed.world();
+    let mixed = plan.schedule.backward() == Backward::Mixed || !plan.sharing.vocabulary.is_ends();
+    if mixed || world.relief != Relief::Nothing {
+        return None;
+    }
+    let shared = closed.shared();
+    let division = shared.division(world, plan);
+    if shared.of(division).prices.are_given() {
+        return None;
+    }
+    let patterned = !world.model.variants.pattern.is_empty();
+    let [forward, backward, input, weight] = pass_floors(shared, division, chunk, kind, patterned);
+    let split = plan.schedule.backward() == Backward::Split;
+    Some(forward.saturating_add(if split { input.saturating_add(weight) } else { backward }))
+}
+
 /// The compute of each pass of a chunk.
 fn pass_floors(shared: &mut Shared, division: usize, chunk: &Chunk, kind: DeviceKindId, patterned: bool) -> Floor {
     let PassFloors { prices, known } = shared.floors(division);

@@ -56,6 +56,12 @@ pub trait Evaluator {
     fn stage(&mut self, _plan: &Plan, _chunk: &Chunk) -> Option<StageCost> {
         None
     }
+    /// Nanoseconds that the compute of a chunk's passes of one microbatch takes on a kind of device: no position of that kind
+    /// that holds the chunk takes less, wherever it is and whatever the others hold. Of the plan its degrees, schedule and
+    /// sizes matter; it need not be legal. `None` if nothing is known.
+    fn compute(&mut self, _plan: &Plan, _chunk: &Chunk, _kind: DeviceKindId) -> Option<u64> {
+        None
+    }
     /// How far the worst stage of a plan is over its memory, as a share of the capacity, without its times; `None` if the
     /// plan fits, or nothing is known. Of a plan that is not legal it says nothing.
     fn excess(&mut self, _plan: &Plan) -> Option<f64> {

@@ -19,26 +19,23 @@
 //! (a plan has one of each), positions or replicas that mix kinds in other ways than uniform plans do, and schedules that are
 //! searched for or written out.
 
-mod kinds;
-mod pipeline;
+pub(super) mod bare;
+pub(super) mod kinds;
+pub(super) mod pipeline;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
-use ir::{
-    Backward, Candidate, Infeasible, Mesh, Plan, Precision, Prediction, Problem, Recompute, Schedule, StagePlan,
-    ZeroStage,
-};
-use rustc_hash::FxHashMap;
+use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, StagePlan, ZeroStage};
 
 use super::exhaustive::{Exhaustive, Numbered, Searched, Space};
 use super::megatron::why_slower;
 use super::{Planner, Progress, Question, fits, misfit, percent};
 use crate::evaluate::Evaluator;
 use crate::legality::{balanced_stages, legal};
-use kinds::{Kind, Priced, kinds, placed, wide};
+use bare::{BareTimes, Times};
+use kinds::{Kind, Priced, kinds, of_kinds, placed, rows, wide};
 use pipeline::{Cut, Held, Least, Order, Pipeline};
 
 /// See the module.
@@ -74,6 +71,8 @@ pub(super) struct Answer {
     pub(super) candidates: Vec<Candidate>,
     /// Nanoseconds that no plan of the space goes under; `None` if the budget ended the search of uniform plans.
     pub(super) bound: Option<u64>,
+    /// Evaluations.
+    pub(super) used: u64,
 }
 
 impl DynProg {
@@ -126,22 +125,7 @@ struct Search<'a, 'b> {
     cut: u64,
     bounded: u64,
     open: bool,
-    /// What passes take at least, by what that depends on. Looked up only.
-    known: FxHashMap<Bare, Rc<Vec<Vec<u64>>>>,
-}
-
-/// See [`Search::bare`].
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Bare {
-    degrees: [u32; 3],
-    mesh: Mesh,
-    sequence_parallel: bool,
-    several: bool,
-    split: bool,
-    zero: ZeroStage,
-    microbatches: u32,
-    rows: Vec<bool>,
-    wide: u32,
+    known: BareTimes,
 }
 
 impl<'a, 'b> Search<'a, 'b> {
@@ -155,7 +139,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let kinds = kinds(ask.cluster);
         let (best, uniform, bound) = (Vec::new(), u64::MAX, u64::MAX);
         let (cut, bounded, open) = (0, 0, false);
-        let known = FxHashMap::default();
+        let known = BareTimes::default();
         Self { planner, ask, evaluator, budget, progress, used, kinds, best, uniform, bound, cut, bounded, open, known }
     }
 
@@ -276,55 +260,21 @@ impl<'a, 'b> Search<'a, 'b> {
     fn least(&mut self, plan: &Plan) -> u64 {
         let Some(pipeline) = self.pipeline(plan) else { return 0 };
         let times = self.bare(plan);
-        let rows = self.rows(plan);
+        let rows = rows(&self.kinds, plan);
         pipeline.least(&Least::new(&times, &rows, pipeline.positions, pipeline.layers), &rows)
     }
 
-    /// Rows of each kind for a plan's positions.
-    fn rows(&self, plan: &Plan) -> Vec<u32> {
-        let wide = wide(plan);
-        match &self.kinds[..] {
-            [_] => vec![plan.pipeline()],
-            kinds => kinds.iter().map(|kind| kind.rows(wide)).collect(),
-        }
-    }
-
     /// By kind, what the passes of one microbatch take at least through each number of layers.
-    fn bare(&mut self, plan: &Plan) -> Rc<Vec<Vec<u64>>> {
-        // What the times of passes depend on: of the number of positions, whether there are several.
-        let experts = self.ask.model.variants.experts.is_some();
-        let key = Bare {
-            degrees: [if experts { plan.data } else { 1 }, plan.tensor, plan.microbatch_size],
-            mesh: plan.mesh,
-            sequence_parallel: plan.sequence_parallel,
-            several: plan.pipeline() > 1,
-            split: plan.schedule.backward() == Backward::Split,
-            zero: if experts { plan.zero } else { ZeroStage::Zero0 },
-            microbatches: if self.ask.workload.precision == Precision::Fp8 { plan.microbatches } else { 1 },
-            rows: self.rows(plan).iter().map(|rows| *rows > 0).collect(),
-            // Where groups of a position do not lie alike, they hang on its width.
-            wide: if self.kinds.len() == 1 && self.kinds[0].rows(wide(plan)) == 0 { wide(plan) } else { 0 },
-        };
-        if let Some(known) = self.known.get(&key) {
-            return Rc::clone(known);
-        }
-        let (kinds, layers) = (self.kinds.len(), self.ask.model.layers);
-        let mut priced = self.priced(plan);
-        let there = key.rows.clone();
-        let of = |kind: usize| match there[kind] {
-            true => (1..=layers).map(|layers| priced.bare(kind, layers)).collect(),
-            false => Vec::new(),
-        };
-        let times = Rc::new((0..kinds).map(of).collect::<Vec<Vec<u64>>>());
-        self.known.insert(key, Rc::clone(&times));
-        times
+    fn bare(&mut self, plan: &Plan) -> Times {
+        let of = (self.ask, &self.kinds[..], &self.planner.space.recompute[..]);
+        self.known.of(&mut *self.evaluator, of, plan)
     }
 
     /// One set of degrees of the second family.
     fn cut(&mut self, plan: &Plan) {
         let Some(pipeline) = self.pipeline(plan) else { return };
         let limit = self.limit();
-        let (times, rows) = (self.bare(plan), self.rows(plan));
+        let (times, rows) = (self.bare(plan), rows(&self.kinds, plan));
         let least = Least::new(&times, &rows, pipeline.positions, pipeline.layers);
         let found = pipeline.cut(&mut self.priced(plan), &least, limit);
         self.cut += 1;
@@ -357,42 +307,10 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.bound = 0;
                 return;
             }
-            if let Some((plan, counts)) = self.of_kinds(&plan) {
+            if let Some((plan, counts)) = of_kinds(&self.kinds, &plan, self.ask.workload.global_batch) {
                 self.shared(&plan, &counts);
             }
         }
-    }
-
-    /// A plan whose replicas are each of one kind, as many as there are devices for, with how many of each.
-    fn of_kinds(&self, plan: &Plan) -> Option<(Plan, Vec<u32>)> {
-        let (tensor, pipeline) = (plan.tensor, plan.pipeline());
-        let one = tensor * pipeline;
-        let whole = |kind: &Kind| kind.rows(tensor) * tensor / one;
-        let counts = self.kinds.iter().map(whole).collect::<Vec<_>>();
-        let data = counts.iter().sum::<u32>();
-        let batch = self.ask.workload.global_batch;
-        let microbatches = batch / plan.microbatch_size;
-        let divides = batch.is_multiple_of(plan.microbatch_size);
-        if !divides || microbatches < data || counts.iter().filter(|count| **count > 0).count() < 2 {
-            return None;
-        }
-        let mut placement = Vec::with_capacity((data * one) as usize);
-        for position in 0..pipeline {
-            for (kind, count) in self.kinds.iter().zip(&counts) {
-                let row = (count * tensor) as usize;
-                let first = position as usize * row;
-                placement.extend_from_slice(&kind.devices[first..first + row]);
-            }
-        }
-        let plan = Plan {
-            data,
-            microbatches: microbatches.div_ceil(data),
-            zero: if plan.zero == ZeroStage::Zero0 || data == 1 { ZeroStage::Zero0 } else { ZeroStage::Zero1 },
-            overlap_gradients: data > 1,
-            placement,
-            ..plan.clone()
-        };
-        Some((plan, counts))
     }
 
     /// Cuts of one plan of the third family, with the shares by which its replicas end together.
@@ -401,15 +319,15 @@ impl<'a, 'b> Search<'a, 'b> {
         let layers = self.ask.model.layers;
         let microbatches = self.ask.workload.global_batch / plan.microbatch_size;
         let of = (layers, !self.ask.model.variants.pattern.is_empty());
-        let of_kinds = self.kinds.iter().zip(counts).filter(|(_, count)| **count > 0).collect::<Vec<_>>();
+        let of_kinds = counts.iter().enumerate().filter(|(_, count)| **count > 0).collect::<Vec<_>>();
         // One replica alone, and its slowest position at least.
         let alone = Plan { data: 1, placement: Vec::new(), ..plan.clone() };
         let recompute = &self.planner.space.recompute;
         let (positions, rows) = (plan.pipeline(), [plan.pipeline()]);
         let (mut rate, mut bounds) = (0.0, Vec::new());
         for (kind, count) in &of_kinds {
-            let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), kind, of);
-            let times = vec![(1..=layers).map(|layers| priced.bare(0, layers)).collect()];
+            let kinds = (self.ask, &self.kinds[..], &recompute[..]);
+            let times = self.known.alone(&mut *self.evaluator, kinds, (&alone, *kind));
             let least = Least::new(&times, &rows, positions, layers);
             let slowest = Pipeline { order: Order::Slowest, positions, layers, microbatches: 1 }.least(&least, &rows);
             let each = 1.0 / slowest.max(1) as f64;
@@ -426,7 +344,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.bound = self.bound.min(bound);
         let mut cuts = Vec::<Cut>::new();
         for ((kind, _), (least, each)) in of_kinds.into_iter().zip(&bounds) {
-            let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), kind, of);
+            let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), &self.kinds[kind], of);
             // With its part of the batch.
             let share = u32::try_from(whole(f64::from(microbatches) / rate * each)).unwrap_or(u32::MAX).max(1);
             let pipeline = Pipeline { order, positions, layers, microbatches: share };
@@ -479,7 +397,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 Infeasible { reasons, nearest: Vec::new() }
             }));
         };
-        let time = winner.iteration.nanoseconds();
+        let (time, used) = (winner.iteration.nanoseconds(), self.used);
         let bound = complete.then(|| self.bound.min(time));
         let mut reasons = vec![format!("fastest of {} looked at: {:.3} s", self.used, winner.iteration.seconds())];
         reasons.push(match bound {
@@ -506,7 +424,7 @@ impl<'a, 'b> Search<'a, 'b> {
             let why = why_slower(&plan, &prediction, &best, &winner);
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
         });
-        Ok(Answer { candidates: std::iter::once(chosen).chain(losers).collect(), bound })
+        Ok(Answer { candidates: std::iter::once(chosen).chain(losers).collect(), bound, used })
     }
 
     /// What kinds hold what, in words.
@@ -536,7 +454,7 @@ impl<'a, 'b> Search<'a, 'b> {
 const MOVES: u32 = 200;
 
 /// What the bound counts on; `None` for schedules that it does not know.
-const fn order(schedule: &Schedule) -> Option<Order> {
+pub(super) const fn order(schedule: &Schedule) -> Option<Order> {
     match schedule {
         Schedule::OneForwardOneBackward => Some(Order::OneForwardOneBackward),
         Schedule::GPipe => Some(Order::GPipe),
@@ -545,7 +463,7 @@ const fn order(schedule: &Schedule) -> Option<Order> {
     }
 }
 
-fn stages_of(cut: &Cut) -> Vec<StagePlan> {
+pub(super) fn stages_of(cut: &Cut) -> Vec<StagePlan> {
     let stage = |(held, stage): &(Held, pipeline::Stage)| StagePlan {
         layers: vec![held.layers],
         recompute: stage.recompute,
@@ -555,7 +473,7 @@ fn stages_of(cut: &Cut) -> Vec<StagePlan> {
 }
 
 /// A plan with one layer moved to a neighbour, or with the devices of two neighbours swapped.
-fn moves(plan: &Plan) -> Vec<Plan> {
+pub(super) fn moves(plan: &Plan) -> Vec<Plan> {
     let mut found = Vec::new();
     let pairs = || (1..plan.stages.len()).flat_map(|at| [(at - 1, at), (at, at - 1)]);
     for (from, to) in pairs() {

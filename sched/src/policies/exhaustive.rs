@@ -22,8 +22,8 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub(super) use space::Numbered;
 pub use space::Space;
+pub(super) use space::{Degrees, Numbered, Values};
 
 use std::collections::BTreeMap;
 
@@ -299,7 +299,7 @@ impl<'a, 'b> Search<'a, 'b> {
 }
 
 /// Whether no plan that differs from this one in more recomputation alone is faster; see the module.
-const fn is_fastest_of_its_recomputations(plan: &Plan) -> bool {
+pub(super) const fn is_fastest_of_its_recomputations(plan: &Plan) -> bool {
     let mesh = plan.mesh;
     match plan.zero {
         ZeroStage::Zero0 | ZeroStage::Zero1 => true,

@@ -3,16 +3,20 @@
 mod dynprog;
 mod exhaustive;
 mod manual;
+pub mod mcts;
 mod megatron;
 mod random;
 mod switches;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin;
 
 pub use dynprog::DynProg;
 pub use exhaustive::{Exhaustive, Space};
 pub use manual::Manual;
+pub use mcts::{Guide, Mcts, Start};
 pub use megatron::{Held, Megatron};
 pub use random::Random;
 

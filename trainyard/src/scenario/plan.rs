@@ -36,6 +36,10 @@ pub enum PolicyName {
     Exhaustive,
     /// Stages of unequal layers on unlike devices, with a bound on what is left.
     DynProg,
+    /// The same by tree search, with a bound too.
+    Mcts,
+    /// Tree search begun from the answer of `dynprog`.
+    MctsSeeded,
     /// Uniform plans drawn at random: the control.
     Random,
 }
@@ -48,6 +52,8 @@ impl PolicyName {
             Self::Megatron => "megatron",
             Self::Exhaustive => "exhaustive",
             Self::DynProg => "dynprog",
+            Self::Mcts => "mcts",
+            Self::MctsSeeded => "mcts-seeded",
             Self::Random => "random",
         }
     }
@@ -55,7 +61,8 @@ impl PolicyName {
 
 impl PolicyName {
     /// All of them, in order.
-    pub const ALL: [Self; 4] = [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Random];
+    pub const ALL: [Self; 6] =
+        [Self::Megatron, Self::Exhaustive, Self::DynProg, Self::Mcts, Self::MctsSeeded, Self::Random];
     /// The one of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -132,10 +139,14 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         ("recompute_layers", keys.recompute_layers.is_some()),
         ("placement", keys.placement.is_some()),
     ];
-    let refused = decided.into_iter().filter(|(_, written)| *written && policy == PolicyName::DynProg);
+    let cuts = match policy {
+        PolicyName::DynProg | PolicyName::Mcts | PolicyName::MctsSeeded => true,
+        PolicyName::Megatron | PolicyName::Exhaustive | PolicyName::Random => false,
+    };
+    let refused = decided.into_iter().filter(|(_, written)| *written && cuts);
     let refused = refused.map(|(key, _)| key).collect::<Vec<_>>();
     for key in &refused {
-        let problem = Problem::new(table.path_of(key), "is what dynprog decides");
+        let problem = Problem::new(table.path_of(key), format!("is what {} decides", policy.name()));
         table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
     }
     if !refused.is_empty() {

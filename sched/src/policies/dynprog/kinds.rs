@@ -1,7 +1,7 @@
 //! Devices by kind, rows of them for the positions of a pipeline, and what chunks take there.
 
 use ir::program::Chunk;
-use ir::{Cluster, DeviceId, Plan, Recompute, StagePlan};
+use ir::{Cluster, DeviceId, Plan, Recompute, StagePlan, ZeroStage};
 use rustc_hash::FxHashMap;
 
 use super::pipeline::{Cut, Held, Rows, Stage};
@@ -9,23 +9,23 @@ use crate::evaluate::{Evaluator, StageCost};
 
 /// Devices of one kind in nodes of one kind, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Kind {
-    pub(super) name: String,
-    pub(super) devices: Vec<DeviceId>,
+pub(in crate::policies) struct Kind {
+    pub(in crate::policies) name: String,
+    pub(in crate::policies) devices: Vec<DeviceId>,
     /// How many of them a node has.
     per_node: u32,
 }
 
 impl Kind {
     /// Rows of so many devices whose groups lie alike: whole nodes, or equal parts of one; 0 if they do not.
-    pub(super) fn rows(&self, wide: u32) -> u32 {
+    pub(in crate::policies) fn rows(&self, wide: u32) -> u32 {
         let alike = wide > 0 && (wide.is_multiple_of(self.per_node) || self.per_node.is_multiple_of(wide));
         if alike { u32::try_from(self.devices.len()).unwrap_or(u32::MAX) / wide } else { 0 }
     }
 }
 
 /// The kinds of a cluster, in order.
-pub(super) fn kinds(cluster: &Cluster) -> Vec<Kind> {
+pub(in crate::policies) fn kinds(cluster: &Cluster) -> Vec<Kind> {
     let mut found: Vec<((u32, u32), Kind)> = Vec::new();
     let mut first = 0u32;
     for group in &cluster.groups {
@@ -49,8 +49,17 @@ pub(super) fn kinds(cluster: &Cluster) -> Vec<Kind> {
 }
 
 /// Devices of one pipeline position.
-pub(super) fn wide(plan: &Plan) -> u32 {
+pub(in crate::policies) fn wide(plan: &Plan) -> u32 {
     plan.replicas() * plan.tensor
+}
+
+/// Rows of each kind for a plan's positions.
+pub(in crate::policies) fn rows(kinds: &[Kind], plan: &Plan) -> Vec<u32> {
+    let wide = wide(plan);
+    match kinds {
+        [_] => vec![plan.pipeline()],
+        kinds => kinds.iter().map(|kind| kind.rows(wide)).collect(),
+    }
 }
 
 /// Whether a chunk at an end of the model has the embedding or the head.
@@ -61,7 +70,7 @@ enum Ends {
 }
 
 /// What chunks take under the degrees of a plan, on rows of each kind.
-pub(super) struct Priced<'a> {
+pub(in crate::policies) struct Priced<'a> {
     evaluator: &'a mut dyn Evaluator,
     /// By kind: the plan with every position on the first row of that kind.
     plans: Vec<Plan>,
@@ -80,14 +89,14 @@ pub(super) struct Priced<'a> {
 impl<'a> Priced<'a> {
     /// For the degrees of a plan and the recomputation that is looked at. On a cluster of one kind positions are where they
     /// are, else rows of a kind are as its first one.
-    pub(super) fn new(
+    pub(in crate::policies) fn new(
         evaluator: &'a mut dyn Evaluator,
         (plan, recompute): (&Plan, &[Recompute]),
         kinds: &[Kind],
         (layers, patterned): (u32, bool),
     ) -> Self {
         let (wide, pipeline) = (wide(plan), plan.pipeline());
-        let rows = if kinds.len() == 1 { vec![pipeline] } else { kinds.iter().map(|kind| kind.rows(wide)).collect() };
+        let rows = rows(kinds, plan);
         let alike = kinds.iter().zip(&rows).all(|(kind, rows)| *rows == 0 || kind.rows(wide) > 0);
         let plans = kinds.iter().zip(&rows).map(|(kind, rows)| {
             let mut plan = plan.clone();
@@ -103,7 +112,7 @@ impl<'a> Priced<'a> {
     }
 
     /// One replica alone on devices of a kind.
-    pub(super) fn of_one(
+    pub(in crate::policies) fn of_one(
         evaluator: &'a mut dyn Evaluator,
         (plan, recompute): (&Plan, &[Recompute]),
         kind: &Kind,
@@ -117,9 +126,20 @@ impl<'a> Priced<'a> {
         Self { evaluator, plans: vec![plan], rows, layers, patterned, recompute, known, placed: true, alike: true }
     }
 
+    /// A plan on the devices that it names, whatever their kinds.
+    pub(in crate::policies) fn of_placed(
+        evaluator: &'a mut dyn Evaluator,
+        (plan, recompute): (&Plan, &[Recompute]),
+        (layers, patterned): (u32, bool),
+    ) -> Self {
+        let rows = vec![plan.pipeline()];
+        let (plans, recompute, known) = (vec![plan.clone()], recompute.to_vec(), FxHashMap::default());
+        Self { evaluator, plans, rows, layers, patterned, recompute, known, placed: true, alike: false }
+    }
+
     /// What the passes of one microbatch take at least through so many layers, on whatever row of a kind; 0 where that is
     /// not known.
-    pub(super) fn bare(&mut self, kind: usize, layers: u32) -> u64 {
+    pub(in crate::policies) fn bare(&mut self, kind: usize, layers: u32) -> u64 {
         // With no more recomputation than there must be, and without the ends, unless it is the whole model.
         let pipeline = self.plans[kind].pipeline();
         let whole = pipeline == 1 && layers == self.layers;
@@ -215,7 +235,7 @@ impl Rows for Priced<'_> {
 }
 
 /// A cut as a plan: rows of each kind are taken in order, and on a cluster of one kind ranks stay where they are.
-pub(super) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Plan {
+pub(in crate::policies) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Plan {
     let mut used = vec![0usize; kinds.len()];
     let wide = wide(plan) as usize;
     let mut placement = Vec::new();
@@ -230,4 +250,35 @@ pub(super) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Plan {
     });
     let stages = stages.collect();
     Plan { stages, placement, ..plan.clone() }
+}
+
+/// A plan whose replicas are each of one kind, as many as there are devices for, with how many of each.
+pub(in crate::policies) fn of_kinds(kinds: &[Kind], plan: &Plan, batch: u32) -> Option<(Plan, Vec<u32>)> {
+    let (tensor, pipeline) = (plan.tensor, plan.pipeline());
+    let one = tensor * pipeline;
+    let whole = |kind: &Kind| kind.rows(tensor) * tensor / one;
+    let counts = kinds.iter().map(whole).collect::<Vec<_>>();
+    let data = counts.iter().sum::<u32>();
+    let microbatches = batch / plan.microbatch_size;
+    let divides = batch.is_multiple_of(plan.microbatch_size);
+    if !divides || microbatches < data || counts.iter().filter(|count| **count > 0).count() < 2 {
+        return None;
+    }
+    let mut placement = Vec::with_capacity((data * one) as usize);
+    for position in 0..pipeline {
+        for (kind, count) in kinds.iter().zip(&counts) {
+            let row = (count * tensor) as usize;
+            let first = position as usize * row;
+            placement.extend_from_slice(&kind.devices[first..first + row]);
+        }
+    }
+    let plan = Plan {
+        data,
+        microbatches: microbatches.div_ceil(data),
+        zero: if plan.zero == ZeroStage::Zero0 || data == 1 { ZeroStage::Zero0 } else { ZeroStage::Zero1 },
+        overlap_gradients: data > 1,
+        placement,
+        ..plan.clone()
+    };
+    Some((plan, counts))
 }

@@ -28,31 +28,31 @@ use ir::Recompute;
 
 /// What a position takes that holds a chunk, with the recomputation by which it fits and is fastest. Nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stage {
-    pub(super) forward: u64,
-    pub(super) backward: u64,
+pub(in crate::policies) struct Stage {
+    pub(in crate::policies) forward: u64,
+    pub(in crate::policies) backward: u64,
     /// Of the backward pass, the part that the position before waits for.
-    pub(super) input: u64,
+    pub(in crate::policies) input: u64,
     /// To the next position and back.
-    pub(super) messages: u64,
+    pub(in crate::policies) messages: u64,
     /// What follows all passes.
-    pub(super) step: u64,
-    pub(super) recompute: Recompute,
+    pub(in crate::policies) step: u64,
+    pub(in crate::policies) recompute: Recompute,
     /// Layers that it concerns, the first ones; `None`: all.
-    pub(super) recomputed: Option<u32>,
+    pub(in crate::policies) recomputed: Option<u32>,
 }
 
 /// A chunk on a position, with devices of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Held {
-    pub(super) position: u32,
-    pub(super) kind: usize,
-    pub(super) first: u32,
-    pub(super) layers: u32,
+pub(in crate::policies) struct Held {
+    pub(in crate::policies) position: u32,
+    pub(in crate::policies) kind: usize,
+    pub(in crate::policies) first: u32,
+    pub(in crate::policies) layers: u32,
 }
 
 /// Where chunks can be held.
-pub(super) trait Rows {
+pub(in crate::policies) trait Rows {
     /// Positions for which there are devices, by kind.
     fn rows(&self) -> &[u32];
     /// What a chunk takes; `None` if it does not fit.
@@ -61,7 +61,7 @@ pub(super) trait Rows {
 
 /// What chunks take at least, by number of layers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Least {
+pub(in crate::policies) struct Least {
     /// By kind and number of layers less one, ascending.
     times: Vec<Vec<u64>>,
     /// Of `layers` layers together, however they are cut: `layers * of / by`.
@@ -71,7 +71,7 @@ pub(super) struct Least {
 
 impl Least {
     /// From what passes of each kind take at least through each number of layers; 0 where nothing is known.
-    pub(super) fn new(bare: &[Vec<u64>], rows: &[u32], positions: u32, layers: u32) -> Self {
+    pub(in crate::policies) fn new(bare: &[Vec<u64>], rows: &[u32], positions: u32, layers: u32) -> Self {
         let most = (layers + 1).saturating_sub(positions) as usize;
         let (mut of, mut by) = (u64::MAX, 1u64);
         let mut ascending = |bare: &Vec<u64>, rows: u32| {
@@ -92,7 +92,7 @@ impl Least {
     }
 
     /// All passes of a microbatch through so many layers.
-    pub(super) fn of_layers(&self, layers: u32) -> u64 {
+    pub(in crate::policies) fn of_layers(&self, layers: u32) -> u64 {
         let time = u128::from(layers) * u128::from(self.of) / u128::from(self.by);
         u64::try_from(time).unwrap_or(u64::MAX)
     }
@@ -126,7 +126,7 @@ impl Least {
 
 /// What the bound counts on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(in crate::policies) enum Order {
     OneForwardOneBackward,
     GPipe,
     /// Zero bubble.
@@ -137,22 +137,22 @@ pub(super) enum Order {
 
 /// A pipeline to be cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Pipeline {
-    pub(super) order: Order,
-    pub(super) positions: u32,
-    pub(super) layers: u32,
-    pub(super) microbatches: u32,
+pub(in crate::policies) struct Pipeline {
+    pub(in crate::policies) order: Order,
+    pub(in crate::policies) positions: u32,
+    pub(in crate::policies) layers: u32,
+    pub(in crate::policies) microbatches: u32,
 }
 
 /// One way to hold all layers.
-pub(super) type Cut = Vec<(Held, Stage)>;
+pub(in crate::policies) type Cut = Vec<(Held, Stage)>;
 
 /// What was found: of all cuts none is faster than the bound, which is the limit where none is under it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
-    pub(super) bound: u64,
+pub(in crate::policies) struct Found {
+    pub(in crate::policies) bound: u64,
     /// Cuts under the limit, the one with the least bound first.
-    pub(super) cuts: Vec<Cut>,
+    pub(in crate::policies) cuts: Vec<Cut>,
 }
 
 /// The best that can be behind a position's first layer.
@@ -184,7 +184,7 @@ fn used(rows: u128, kind: usize) -> u32 {
 
 impl Pipeline {
     /// `L` of the module.
-    pub(super) fn local(&self, position: u32, stage: &Stage, behind: u64) -> u64 {
+    pub(in crate::policies) fn local(&self, position: u32, stage: &Stage, behind: u64) -> u64 {
         let (f, b, m) = (stage.forward, stage.backward, u64::from(self.microbatches));
         let work = m.saturating_mul(f.saturating_add(b));
         let in_flight = u64::from(self.positions - position);
@@ -200,7 +200,7 @@ impl Pipeline {
     }
 
     /// What a position adds for those behind it.
-    pub(super) const fn before(&self, stage: &Stage) -> u64 {
+    pub(in crate::policies) const fn before(&self, stage: &Stage) -> u64 {
         match self.order {
             Order::Slowest => 0,
             Order::Split => stage.forward,
@@ -216,8 +216,12 @@ impl Pipeline {
     }
 
     /// The bound of one cut.
-    pub(super) fn bound(&self, cut: &[(Held, Stage)]) -> u64 {
-        let (mut value, mut sum) = (0, 0u64);
+    pub(in crate::policies) fn bound(&self, cut: &[(Held, Stage)]) -> u64 {
+        self.bound_before(cut, (0, 0))
+    }
+
+    /// The bound of the first positions of a cut, with `V` and `S + w` of what is behind them, at least.
+    pub(in crate::policies) fn bound_before(&self, cut: &[(Held, Stage)], (mut value, mut sum): (u64, u64)) -> u64 {
         for (held, stage) in cut.iter().rev() {
             value = self.local(held.position, stage, sum).max(self.before(stage).saturating_add(value));
             sum = sum.saturating_add(self.way(stage));
@@ -237,7 +241,7 @@ impl Pipeline {
 
     /// What no cut goes under, without cutting: the slowest position goes through all microbatches, and one goes there and back
     /// before the last position goes through the others.
-    pub(super) fn least(&self, least: &Least, rows: &[u32]) -> u64 {
+    pub(in crate::policies) fn least(&self, least: &Least, rows: &[u32]) -> u64 {
         let (m, slowest) = (u64::from(self.microbatches), least.slowest(rows, self.positions, self.layers));
         let all = m.saturating_mul(slowest);
         match self.order {
@@ -251,7 +255,7 @@ impl Pipeline {
     }
 
     /// All cuts into chunks of one layer or more, each on a row of its own, under a limit.
-    pub(super) fn cut(&self, rows: &mut dyn Rows, least: &Least, limit: u64) -> Found {
+    pub(in crate::policies) fn cut(&self, rows: &mut dyn Rows, least: &Least, limit: u64) -> Found {
         let (p, layers) = (self.positions, self.layers);
         let available = rows.rows().iter().take(KINDS).map(|rows| (*rows).min(MOST_ROWS)).collect::<Vec<_>>();
         let nothing = Found { bound: limit, cuts: Vec::new() };

@@ -55,25 +55,35 @@ impl Default for Space {
 const WIDEST_TENSOR: u32 = 64;
 const LARGEST_MICROBATCH: u32 = 16;
 
-/// Plans of a space without recomputation, in a fixed order: small model parallelism first.
-pub(super) struct Spaces {
-    plans: std::vec::IntoIter<Degrees>,
+/// The values that a space leaves for each key on a question.
+pub(in crate::policies) struct Values {
     space: Space,
+    pub(in crate::policies) tensors: Vec<u32>,
+    pub(in crate::policies) contexts: Vec<u32>,
+    pub(in crate::policies) pipelines: Vec<u32>,
+    pub(in crate::policies) experts: Vec<u32>,
+    devices: u32,
     batch: u32,
     layers: u32,
     sequence: u32,
     context_method: ContextMethod,
+}
+
+/// Plans of a space without recomputation, in a fixed order: small model parallelism first.
+pub(super) struct Spaces {
+    plans: std::vec::IntoIter<Degrees>,
+    values: Values,
     queue: Vec<Plan>,
 }
 
 /// Degrees of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Degrees {
-    data: u32,
-    tensor: u32,
-    context: u32,
-    pipeline: u32,
-    expert: u32,
+pub(in crate::policies) struct Degrees {
+    pub(in crate::policies) data: u32,
+    pub(in crate::policies) tensor: u32,
+    pub(in crate::policies) context: u32,
+    pub(in crate::policies) pipeline: u32,
+    pub(in crate::policies) expert: u32,
 }
 
 /// Values of the other keys beside one set of degrees.
@@ -95,83 +105,91 @@ fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
     (1..=number.min(most)).filter(move |d| number.is_multiple_of(*d))
 }
 
-impl Spaces {
-    pub(super) fn new(space: &Space, ask: &Question<'_>) -> Self {
-        let (model, batch) = (ask.model, ask.workload.global_batch);
+impl Values {
+    pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        let model = ask.model;
         let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
         let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
-        let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
-        let contexts = or(&space.context, contexts(ask.workload.sequence_length));
-        let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
         let experts = match &model.variants.experts {
             Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
             None => vec![1],
         };
-        let mut plans = Vec::new();
-        for tensor in &tensors {
-            for context in &contexts {
-                for pipeline in &pipelines {
-                    let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
-                    let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
-                    let most = (1..=lanes).rev().find(|data| batch.is_multiple_of(*data));
-                    let datas = or(&space.data, most.into_iter().collect());
-                    for (data, expert) in datas.iter().flat_map(|data| experts.iter().map(move |expert| (data, expert)))
-                    {
-                        let per_position = u64::from(*data) * u64::from(*context) * u64::from(*tensor);
-                        if per_position.is_multiple_of(u64::from(*expert)) {
-                            let [data, tensor, context] = [*data, *tensor, *context];
-                            plans.push(Degrees { data, tensor, context, pipeline: *pipeline, expert: *expert });
-                        }
-                    }
-                }
-            }
-        }
-        plans
-            .sort_by_key(|d| (u64::from(d.tensor) * u64::from(d.context) * u64::from(d.pipeline), d.tensor, d.context));
         Self {
-            plans: plans.into_iter(),
-            space: space.clone(),
-            batch,
+            tensors: or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect()),
+            contexts: or(&space.context, contexts(ask.workload.sequence_length)),
+            pipelines: or(&space.pipeline, (1..=model.layers.min(devices)).collect()),
+            experts,
+            devices,
+            batch: ask.workload.global_batch,
             layers: model.layers,
             sequence: ask.workload.sequence_length,
             context_method: context_method(model),
-            queue: Vec::new(),
+            space: space.clone(),
         }
     }
 
-    /// What there is to choose beside one set of degrees.
-    fn choices(&self, degrees: Degrees) -> Choices {
-        let Degrees { data, tensor, context, pipeline, .. } = degrees;
+    /// Data degrees beside others.
+    pub(in crate::policies) fn datas(&self, tensor: u32, context: u32, pipeline: u32) -> Vec<u32> {
+        if !self.space.data.is_empty() {
+            return self.space.data.clone();
+        }
+        let taken = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
+        let lanes = u32::try_from(u64::from(self.devices) / taken.max(1)).unwrap_or(u32::MAX).min(self.batch);
+        let most = (1..=lanes).rev().find(|data| self.batch.is_multiple_of(*data));
+        most.into_iter().collect()
+    }
+
+    /// Expert degrees over the ranks of one position.
+    pub(in crate::policies) fn experts(&self, data: u32, tensor: u32, context: u32) -> impl Iterator<Item = u32> {
+        let per_position = u64::from(data) * u64::from(context) * u64::from(tensor);
+        self.experts.iter().copied().filter(move |expert| per_position.is_multiple_of(u64::from(*expert)))
+    }
+
+    /// Microbatch sizes of so many replicas.
+    pub(in crate::policies) fn sizes(&self, data: u32) -> Vec<u32> {
         let share = self.batch / data.max(1);
         let open = || divisors(share, LARGEST_MICROBATCH).collect();
         let sizes: Vec<u32> =
             if self.space.microbatch_size.is_empty() { open() } else { self.space.microbatch_size.clone() };
+        sizes.into_iter().filter(|size| share.is_multiple_of(*size)).collect()
+    }
+
+    /// With sequence parallelism and without.
+    pub(in crate::policies) fn sequences(&self, tensor: u32, context: u32) -> Vec<bool> {
+        if !self.space.sequence_parallel.is_empty() {
+            return self.space.sequence_parallel.clone();
+        }
         let both = tensor > 1 && self.sequence.is_multiple_of(tensor * context);
-        let sequences = if both { vec![true, false] } else { vec![false] };
+        if both { vec![true, false] } else { vec![false] }
+    }
+
+    pub(in crate::policies) fn zeros(&self, degrees: Degrees) -> Vec<ZeroStage> {
+        self.space.zero.iter().copied().filter(|zero| self.sensible(*zero, degrees)).collect()
+    }
+
+    /// What there is to choose beside one set of degrees.
+    fn choices(&self, degrees: Degrees) -> Choices {
         Choices {
-            sizes: sizes.into_iter().filter(|size| share.is_multiple_of(*size)).collect(),
-            sequences: if self.space.sequence_parallel.is_empty() {
-                sequences
-            } else {
-                self.space.sequence_parallel.clone()
-            },
-            zeros: self.space.zero.iter().copied().filter(|zero| self.sensible(*zero, degrees)).collect(),
-            orders: self.orders(pipeline),
+            sizes: self.sizes(degrees.data),
+            sequences: self.sequences(degrees.tensor, degrees.context),
+            zeros: self.zeros(degrees),
+            orders: self.orders(degrees.pipeline),
         }
     }
 
-    /// The plan of a number below [`Choices::count`].
-    fn plan(&self, degrees: Degrees, choices: &Choices, number: usize) -> Plan {
+    /// The plan of one value of each key, with balanced stages and no recomputation.
+    pub(in crate::policies) fn plan(
+        &self,
+        degrees: Degrees,
+        (size, sequence_parallel, zero): (u32, bool, ZeroStage),
+        (schedule, chunks): &(Schedule, u32),
+    ) -> Plan {
         let Degrees { data, tensor, context, pipeline, expert } = degrees;
-        let (number, order) = (number / choices.orders.len(), number % choices.orders.len());
-        let (number, zero) = (number / choices.zeros.len(), number % choices.zeros.len());
-        let (number, sequence) = (number / choices.sequences.len(), number % choices.sequences.len());
-        let (size, zero, (schedule, chunks)) = (choices.sizes[number], choices.zeros[zero], &choices.orders[order]);
         let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
         Plan {
             data,
             tensor,
-            sequence_parallel: choices.sequences[sequence],
+            sequence_parallel,
             stages: balanced_stages(self.layers, pipeline, *chunks, Recompute::None),
             microbatch_size: size,
             microbatches: self.batch / data.max(1) / size,
@@ -186,10 +204,19 @@ impl Spaces {
         }
     }
 
+    /// The plan of a number below [`Choices::count`].
+    fn numbered(&self, degrees: Degrees, choices: &Choices, number: usize) -> Plan {
+        let (number, order) = (number / choices.orders.len(), number % choices.orders.len());
+        let (number, zero) = (number / choices.zeros.len(), number % choices.zeros.len());
+        let (number, sequence) = (number / choices.sequences.len(), number % choices.sequences.len());
+        let keys = (choices.sizes[number], choices.sequences[sequence], choices.zeros[zero]);
+        self.plan(degrees, keys, &choices.orders[order])
+    }
+
     /// All plans of one set of degrees, last first.
     fn of_degrees(&self, degrees: Degrees) -> Vec<Plan> {
         let choices = self.choices(degrees);
-        (0..choices.count()).rev().map(|number| self.plan(degrees, &choices, number)).collect()
+        (0..choices.count()).rev().map(|number| self.numbered(degrees, &choices, number)).collect()
     }
 
     /// Sharding needs replicas; sharded parameters would be gathered again for every microbatch of a pipeline.
@@ -202,7 +229,8 @@ impl Spaces {
         }
     }
 
-    fn orders(&self, pipeline: u32) -> Vec<(Schedule, u32)> {
+    /// Schedules with their chunks a position.
+    pub(in crate::policies) fn orders(&self, pipeline: u32) -> Vec<(Schedule, u32)> {
         let asked = match self.space.chunks[..] {
             [chunks] => Some(chunks),
             _ => None,
@@ -225,6 +253,26 @@ impl Spaces {
     }
 }
 
+impl Spaces {
+    pub(super) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        let values = Values::new(space, ask);
+        let mut plans = Vec::new();
+        for tensor in values.tensors.iter().copied() {
+            for context in values.contexts.iter().copied() {
+                for pipeline in values.pipelines.iter().copied() {
+                    for data in values.datas(tensor, context, pipeline) {
+                        let of = |expert| Degrees { data, tensor, context, pipeline, expert };
+                        plans.extend(values.experts(data, tensor, context).map(of));
+                    }
+                }
+            }
+        }
+        plans
+            .sort_by_key(|d| (u64::from(d.tensor) * u64::from(d.context) * u64::from(d.pipeline), d.tensor, d.context));
+        Self { plans: plans.into_iter(), values, queue: Vec::new() }
+    }
+}
+
 impl Iterator for Spaces {
     type Item = Plan;
     fn next(&mut self) -> Option<Plan> {
@@ -233,7 +281,7 @@ impl Iterator for Spaces {
                 return Some(plan);
             }
             let degrees = self.plans.next()?;
-            self.queue = self.of_degrees(degrees);
+            self.queue = self.values.of_degrees(degrees);
         }
     }
 }
@@ -251,7 +299,7 @@ impl Numbered {
         let mut spaces = Spaces::new(space, ask);
         let degrees = std::mem::take(&mut spaces.plans).collect::<Vec<_>>();
         let mut end = 0;
-        let count = |degrees: &Degrees| (spaces.choices(*degrees).count() * space.recompute.len()) as u64;
+        let count = |degrees: &Degrees| (spaces.values.choices(*degrees).count() * space.recompute.len()) as u64;
         let ends = degrees.iter().map(|degrees| {
             end += count(degrees);
             end
@@ -267,12 +315,12 @@ impl Numbered {
 
     /// Numbers of the plans with the least recomputation, each with its ranks, sharding, schedule and chunks.
     pub(in crate::policies) fn each(&self, mut see: impl FnMut(u64, u64, ZeroStage, (&Schedule, u32))) {
-        let steps = self.spaces.space.recompute.len() as u64;
+        let steps = self.spaces.values.space.recompute.len() as u64;
         let mut number = 0;
         for degrees in &self.degrees {
             let Degrees { data, tensor, context, pipeline, .. } = *degrees;
             let ranks = [data, tensor, context, pipeline].into_iter().map(u64::from).product();
-            let choices = self.spaces.choices(*degrees);
+            let choices = self.spaces.values.choices(*degrees);
             for within in 0..choices.count() {
                 let (schedule, chunks) = &choices.orders[within % choices.orders.len()];
                 let zero = choices.zeros[within / choices.orders.len() % choices.zeros.len()];
@@ -287,9 +335,9 @@ impl Numbered {
         let at = self.ends.partition_point(|end| *end <= number);
         let first = if at == 0 { 0 } else { self.ends[at - 1] };
         let within = usize::try_from(number - first).expect("fewer plans of one set of degrees than usize");
-        let steps = &self.spaces.space.recompute;
+        let steps = &self.spaces.values.space.recompute;
         let degrees = self.degrees[at];
-        let mut plan = self.spaces.plan(degrees, &self.spaces.choices(degrees), within / steps.len());
+        let mut plan = self.spaces.values.numbered(degrees, &self.spaces.values.choices(degrees), within / steps.len());
         plan.stages.iter_mut().for_each(|stage| stage.recompute = steps[within % steps.len()]);
         plan
     }

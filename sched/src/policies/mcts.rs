@@ -1,0 +1,416 @@
+//! Monte Carlo tree search over the layer graph: degrees, schedule, placement and cuts, decided one after the other.
+//!
+//! A plan is a way through a tree. Each node is a *state*, what was decided so far ([`State`]); its children are the values of
+//! the next decision ([`Step`], in the order in which they stand there) that may lead to a legal plan: degrees of each axis, the
+//! layout of ranks, microbatch size, schedule and chunks, sharding, recomputation, and for each pipeline position the kind of
+//! its devices and the layer before which it ends. So a position holds a subgraph of consecutive layers, of any size. What
+//! depends on nothing else follows from the rest: the recomputation by which a position fits and is fastest, and the shares by
+//! which unlike replicas end together.
+//!
+//! Each round goes down to a complete plan, which is evaluated once and then closed; what was found goes back up. Half of the
+//! rounds choose by what is known of each child and by priors (PUCT: Rosin 2011; Silver et al. 2017), the other half follow one
+//! of the best ways with one decision changed. Priors and values come from a [`Guide`], the one place where a search asks for
+//! advice. Every child has a floor, a time that no plan behind it goes under: of the compute of an iteration on all devices (the
+//! `work` module), of a uniform plan ([`Evaluator::floor`]), or of the cut so far (as `dynprog` has it). What cannot win by its
+//! floor is closed too, and the least floor of what stays open bounds the optimum.
+//!
+//! The space is that of [`DynProg`](super::DynProg): uniform plans, stages of unequal layers on rows of each kind, and replicas
+//! of one kind each with unequal shares. Begun from the answer of `dynprog` ([`Start::DynProg`]), the search enters its plans
+//! with their times first, and its bound counts where it is better. The budget covers both.
+
+mod answer;
+mod cuts;
+mod guide;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod work;
+
+pub use guide::{ACTION, FEATURES, Facts, Guide, Judgement, View, weights};
+pub use steps::{Action, Choice, Layout, State, Step};
+
+use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, ZeroStage};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rustc_hash::FxHashMap;
+
+use super::dynprog::kinds::{Kind, wide};
+use super::dynprog::{DynProg, order};
+use super::exhaustive::Space;
+use super::{Planner, Progress, Question, fits, worst_excess};
+use crate::evaluate::Evaluator;
+use crate::legality::balanced_stages;
+use steps::Decisions;
+use tree::{Tree, Walk, Way};
+
+/// Where a search begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Start {
+    /// With nothing.
+    #[default]
+    Nothing,
+    /// With the answer of `dynprog`, which has half of the budget.
+    DynProg,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mcts {
+    /// The seed of what is drawn.
+    pub seed: u64,
+    /// Values of the keys that are searched.
+    pub space: Space,
+    /// Candidates that are reported, the chosen one included.
+    pub shown: usize,
+    /// Where it begins.
+    pub start: Start,
+    /// Who gives advice.
+    pub guide: Guide,
+}
+
+impl Mcts {
+    /// Searches everything, guided by rules.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, space: Space::default(), shown: 10, start: Start::Nothing, guide: Guide::Rules }
+    }
+}
+
+impl Planner for Mcts {
+    fn plan(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'_>,
+    ) -> Result<Vec<Candidate>, Infeasible> {
+        self.search(ask, evaluator, budget, progress).map(|found| found.candidates)
+    }
+}
+
+/// What a search found.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Answer {
+    pub(super) candidates: Vec<Candidate>,
+    /// Nanoseconds that no plan of the space goes under.
+    pub(super) bound: u64,
+    /// Evaluations, those of `dynprog` included.
+    pub(super) used: u64,
+}
+
+impl Mcts {
+    pub(super) fn search(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'_>,
+    ) -> Result<Answer, Infeasible> {
+        let begun = match self.start {
+            Start::Nothing => None,
+            Start::DynProg => {
+                let planner = DynProg { space: self.space.clone(), shown: self.shown };
+                Some(planner.search(ask, evaluator, budget.div_ceil(2), progress))
+            }
+        };
+        let mut search = Search::new(self, ask, evaluator, budget, progress);
+        if let Some(begun) = begun {
+            search.begin(begun);
+        }
+        while search.used < budget && search.round() {}
+        search.finish()
+    }
+}
+
+/// Ways that are varied.
+const ELITE: usize = 8;
+
+struct Search<'a, 'b> {
+    planner: &'a Mcts,
+    evaluator: &'a mut dyn Evaluator,
+    budget: u64,
+    progress: Progress<'a>,
+    used: u64,
+    rounds: u64,
+    rng: ChaCha8Rng,
+    decisions: Decisions<'a, 'b>,
+    facts: Facts,
+    tree: Tree,
+    floor: u64,
+    /// Times of the plans that were evaluated and fit, in nanoseconds. Looked up only.
+    seen: FxHashMap<Plan, Option<u64>>,
+    /// The best that fit, fastest first.
+    best: Vec<(Plan, Prediction)>,
+    /// The best ways, fastest first.
+    elite: Vec<(u64, Vec<Choice>)>,
+    /// The plan nearest to fitting.
+    closest: Option<(Plan, Prediction)>,
+    fitting: u64,
+    refused: Vec<Problem>,
+    /// Of `dynprog`: evaluations, its best time, and its bound.
+    begun: Option<Begun>,
+}
+
+/// What `dynprog` gave.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    used: u64,
+    time: Option<u64>,
+    bound: Option<u64>,
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        planner: &'a Mcts,
+        ask: &'a Question<'b>,
+        evaluator: &'a mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'a>,
+    ) -> Self {
+        let decisions = Decisions::new(ask, &planner.space, evaluator);
+        let floor = decisions.floor();
+        let facts = Facts::new(ask, &decisions.kinds, &decisions.orders);
+        let mut search = Self {
+            planner,
+            evaluator,
+            budget,
+            progress,
+            used: 0,
+            rounds: 0,
+            rng: ChaCha8Rng::seed_from_u64(planner.seed),
+            decisions,
+            facts,
+            tree: Tree::new(floor),
+            floor,
+            seen: FxHashMap::default(),
+            best: Vec::new(),
+            elite: Vec::new(),
+            closest: None,
+            fitting: 0,
+            refused: Vec::new(),
+            begun: None,
+        };
+        search.expand(&State::new(), floor);
+        search
+    }
+
+    /// What is to be beaten, in nanoseconds.
+    fn limit(&self) -> u64 {
+        self.best.first().map_or(u64::MAX, |(_, prediction)| prediction.iteration.nanoseconds())
+    }
+
+    /// A node for a state; `None` if nothing behind it can win.
+    fn expand(&mut self, state: &State, floor: u64) -> Option<usize> {
+        let limit = self.limit();
+        let actions = self.decisions.actions(&mut *self.evaluator, state, (floor, limit));
+        if actions.is_empty() {
+            return None;
+        }
+        let view = View { facts: &self.facts, state, actions: &actions, floor: self.floor, best: limit };
+        let judgement = self.planner.guide.judge(&view);
+        Some(self.tree.add(&actions, &judgement))
+    }
+
+    /// One way to a plan that was not tried, or to where nothing can win; whether there was one.
+    fn round(&mut self) -> bool {
+        if self.tree.is_closed() {
+            return false;
+        }
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(2) && !self.elite.is_empty() {
+            // The best ways more often.
+            let most = self.elite.len();
+            let which = self.rng.random_range(0..most).min(self.rng.random_range(0..most));
+            let way = self.elite[which].1.clone();
+            let at = self.rng.random_range(0..way.len());
+            self.walk(Walk::Beside(&way, at));
+        } else {
+            self.walk(Walk::Tree);
+        }
+        true
+    }
+
+    fn walk(&mut self, walk: Walk<'_>) {
+        let (mut state, mut node, mut way) = (State::new(), 0, Way::new());
+        let mut choices = Vec::new();
+        loop {
+            let limit = self.limit();
+            let Some(child) = self.tree.next(node, (walk, choices.len()), limit, &mut self.rng) else {
+                self.tree.close(&way);
+                return;
+            };
+            way.push((node, child));
+            let open = self.tree.nodes[node].children[child];
+            state.decide(open.action.choice);
+            choices.push(open.action.choice);
+            if state.next().is_none() {
+                self.leaf(&state, &way, choices);
+                return;
+            }
+            let next = open.node.or_else(|| {
+                let made = self.expand(&state, open.action.floor);
+                self.tree.nodes[node].children[child].node = made;
+                made
+            });
+            let Some(next) = next else {
+                self.tree.close(&way);
+                return;
+            };
+            node = next;
+        }
+    }
+
+    /// Evaluates the plan at the end of a way.
+    fn leaf(&mut self, state: &State, way: &Way, choices: Vec<Choice>) {
+        if let Some(plan) = self.decisions.plan(&mut *self.evaluator, state) {
+            let time = match self.seen.get(&plan) {
+                Some(time) => *time,
+                None => self.evaluate(plan.clone()),
+            };
+            self.tree.enter(way, time);
+            if let Some(time) = time {
+                self.rank(time, choices);
+                if state.layout == Some(Layout::Uniform) && super::exhaustive::is_fastest_of_its_recomputations(&plan) {
+                    self.close_more_recomputation(way);
+                }
+            }
+        }
+        self.tree.close(way);
+    }
+
+    /// What fits is never slower than with more recomputation (see `exhaustive`).
+    fn close_more_recomputation(&mut self, way: &Way) {
+        let Some((node, child)) = way.last() else { return };
+        let children = &mut self.tree.nodes[*node].children;
+        let own = children[*child].action.choice.number();
+        children.iter_mut().for_each(|other| other.closed |= other.action.choice.number() > own);
+    }
+
+    /// Its time, if it fits.
+    fn evaluate(&mut self, plan: Plan) -> Option<u64> {
+        self.used += 1;
+        let found = self.evaluator.evaluate(&plan);
+        let time = match found {
+            Ok(prediction) if fits(&prediction) => {
+                self.fitting += 1;
+                let time = prediction.iteration.nanoseconds();
+                self.keep(plan.clone(), prediction);
+                Some(time)
+            }
+            Ok(prediction) => {
+                let nearer = |(_, least): &(Plan, Prediction)| worst_excess(&prediction) < worst_excess(least);
+                if self.closest.as_ref().is_none_or(nearer) {
+                    self.closest = Some((plan.clone(), prediction));
+                }
+                None
+            }
+            Err(no) => {
+                for reason in no.reasons {
+                    if self.refused.len() < 8 && !self.refused.iter().any(|known| known.subject == reason.subject) {
+                        self.refused.push(reason);
+                    }
+                }
+                None
+            }
+        };
+        self.seen.insert(plan, time);
+        (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
+        time
+    }
+
+    fn keep(&mut self, plan: Plan, prediction: Prediction) {
+        let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+        self.best.insert(at, (plan, prediction));
+        self.best.truncate(self.planner.shown.max(1));
+    }
+
+    fn rank(&mut self, time: u64, way: Vec<Choice>) {
+        let at = self.elite.partition_point(|(kept, _)| *kept <= time);
+        self.elite.insert(at, (time, way));
+        self.elite.truncate(ELITE);
+    }
+
+    /// Enters what `dynprog` found: its plans with their times, as ways and as what is to be beaten.
+    fn begin(&mut self, begun: Result<super::dynprog::Answer, Infeasible>) {
+        let found = match begun {
+            Ok(found) => found,
+            Err(no) => {
+                self.refused.extend(no.reasons);
+                return;
+            }
+        };
+        self.used = found.used;
+        let mut plans = Vec::new();
+        for candidate in found.candidates {
+            if let Ok(prediction) = candidate.evaluation
+                && fits(&prediction)
+                && !self.seen.contains_key(&candidate.plan)
+            {
+                self.seen.insert(candidate.plan.clone(), Some(prediction.iteration.nanoseconds()));
+                plans.push((candidate.plan, prediction));
+            }
+        }
+        let ways = plans.iter().map(|(plan, _)| self.way_of(plan)).collect::<Vec<_>>();
+        self.fitting = plans.len() as u64;
+        let time = plans.first().map(|(_, prediction)| prediction.iteration.nanoseconds());
+        self.begun = Some(Begun { used: found.used, time, bound: found.bound });
+        // Ways first: with the limit known, those that are no better would be closed before they can be varied.
+        for way in ways.into_iter().flatten() {
+            if self.used < self.budget {
+                self.walk(Walk::Along(&way));
+            }
+        }
+        plans.into_iter().for_each(|(plan, prediction)| self.keep(plan, prediction));
+    }
+
+    /// The decisions that lead to a plan, as far as the tree has them.
+    fn way_of(&self, plan: &Plan) -> Option<Vec<Choice>> {
+        let number = |step, number| Choice::Number(step, number);
+        let key = (plan.schedule.clone(), plan.chunks_per_stage());
+        let place = self.decisions.orders.iter().position(|known| *known == key)?;
+        let kind = |device| self.decisions.kinds.iter().position(|kind| kind.devices.contains(&device));
+        let kinds_at = |position: u32| {
+            let ranks = position * wide(plan)..(position + 1) * wide(plan);
+            ranks.map(|rank| kind(plan.device(ir::Rank::new(rank)))).collect::<Option<Vec<_>>>()
+        };
+        let recompute = plan.stages.first().map_or(Recompute::None, |stage| stage.recompute);
+        let (layers, pipeline) = (self.decisions.ask.model.layers, plan.pipeline());
+        let balanced = plan.stages == balanced_stages(layers, pipeline, plan.chunks_per_stage(), recompute);
+        let mut mixed = !plan.shares.are_equal();
+        for position in 0..if plan.placement.is_empty() { 0 } else { pipeline } {
+            mixed |= kinds_at(position)?.windows(2).any(|pair| pair[0] != pair[1]);
+        }
+        let layout = if mixed {
+            Layout::Replicas
+        } else if plan.placement.is_empty() && (balanced || order(&plan.schedule).is_none()) {
+            Layout::Uniform
+        } else {
+            Layout::Stages
+        };
+        let mut way = vec![
+            number(Step::Tensor, plan.tensor),
+            number(Step::Pipeline, pipeline),
+            number(Step::Context, plan.mesh.context),
+            Choice::Layout(layout),
+            number(Step::Data, plan.data),
+            number(Step::Expert, plan.mesh.expert),
+            number(Step::Size, plan.microbatch_size),
+            Choice::Sequence(plan.sequence_parallel),
+            number(Step::Order, u32::try_from(place).ok()?),
+            Choice::Zero(if plan.data * plan.mesh.context > 1 { plan.zero } else { ZeroStage::Zero0 }),
+        ];
+        if layout == Layout::Uniform {
+            way.push(Choice::Recompute(recompute));
+            return Some(way);
+        }
+        let mut end = 0;
+        for (position, stage) in (0..pipeline).zip(&plan.stages) {
+            let of = if layout == Layout::Stages { *kinds_at(position)?.first()? } else { 0 };
+            end += stage.layers.first()?;
+            way.push(number(Step::Kind, u32::try_from(of).ok()?));
+            way.push(number(Step::End, end));
+        }
+        Some(way)
+    }
+}

@@ -1,0 +1,226 @@
+//! The tree: what is known of each action, and which is tried next.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::guide::Judgement;
+use super::steps::{Action, Choice, Step};
+
+/// An action and what became of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Child {
+    pub(super) action: Action,
+    prior: f32,
+    /// The node behind it, once it was tried.
+    pub(super) node: Option<usize>,
+    /// Whether everything behind it was tried or cannot win.
+    pub(super) closed: bool,
+}
+
+/// A state and what is known of plans behind it.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) children: Vec<Child>,
+    /// Evaluations behind it.
+    visits: u32,
+    /// Sum of their rewards: (first time of the search / time) to a power; 0 of what does not fit.
+    rewards: f64,
+    /// The best of them.
+    most: f64,
+    /// What a guide expects.
+    value: Option<f32>,
+}
+
+/// How much what was tried rarely is tried again.
+const EXPLORE: f64 = 0.4;
+/// Rewards are ratios of times to this power, so that a few per cent are worth something.
+const POWER: f64 = 4.0;
+/// Evaluations that a guide's value of a node counts as.
+const EXPECTED: f64 = 3.0;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) nodes: Vec<Node>,
+    /// The floor of the whole search, and the time that rewards are measured by, in nanoseconds.
+    floor: u64,
+    measure: Option<u64>,
+}
+
+/// A way through the tree: nodes, and numbers of children.
+pub(super) type Way = Vec<(usize, usize)>;
+
+/// How a way is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Walk<'a> {
+    /// By what is known and by priors.
+    Tree,
+    /// As another way, but for the choice at a place.
+    Beside(&'a [Choice], usize),
+    /// As near to another way as there is one.
+    Along(&'a [Choice]),
+}
+
+impl Tree {
+    pub(super) const fn new(floor: u64) -> Self {
+        Self { nodes: Vec::new(), floor, measure: None }
+    }
+
+    pub(super) fn add(&mut self, actions: &[Action], judgement: &Judgement) -> usize {
+        let child =
+            |(action, prior): (&Action, &f32)| Child { action: *action, prior: *prior, node: None, closed: false };
+        let children = actions.iter().zip(&judgement.priors).map(child).collect();
+        self.nodes.push(Node { children, visits: 0, rewards: 0.0, most: 0.0, value: judgement.value });
+        self.nodes.len() - 1
+    }
+
+    /// Whether everything was tried or cannot win.
+    pub(super) fn is_closed(&self) -> bool {
+        self.nodes.first().is_none_or(|root| root.children.iter().all(|child| child.closed))
+    }
+
+    fn reward(&self, time: u64) -> f64 {
+        let measure = self.measure.unwrap_or(time);
+        libm::pow(measure as f64 / time.max(1) as f64, POWER)
+    }
+
+    /// What a time is worth beside the best so far, in 0 to 1.
+    fn worth(&self, reward: f64, limit: u64) -> f64 {
+        if limit == u64::MAX { 0.0 } else { (reward / self.reward(limit)).min(1.0) }
+    }
+
+    /// The next child of a node on a walk, at a depth; `None` if none is open. What cannot win is closed.
+    pub(super) fn next(
+        &mut self,
+        node: usize,
+        (walk, depth): (Walk<'_>, usize),
+        limit: u64,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<usize> {
+        let children = &mut self.nodes[node].children;
+        children.iter_mut().for_each(|child| child.closed |= child.action.floor >= limit);
+        let open = (0..children.len()).filter(|at| !children[*at].closed).collect::<Vec<_>>();
+        if open.len() < 2 {
+            return open.first().copied();
+        }
+        match walk {
+            Walk::Tree if self.nodes[node].visits == 0 => Some(self.draw(node, &open, rng)),
+            Walk::Tree => Some(self.best(node, &open, limit)),
+            Walk::Beside(way, at) if at == depth => Some(self.beside(node, &open, way.get(at), rng)),
+            Walk::Beside(way, _) | Walk::Along(way) => Some(self.along(node, &open, (way, depth))),
+        }
+    }
+
+    /// By priors.
+    fn draw(&self, node: usize, open: &[usize], rng: &mut ChaCha8Rng) -> usize {
+        let children = &self.nodes[node].children;
+        let all = open.iter().map(|at| f64::from(children[*at].prior)).sum::<f64>();
+        let mut left = rng.random::<f64>() * all;
+        for at in open {
+            left -= f64::from(children[*at].prior);
+            if left <= 0.0 {
+                return *at;
+            }
+        }
+        open[open.len() - 1]
+    }
+
+    /// What plans behind a node are worth: their mean, with what a guide expected as so many of them.
+    fn mean(&self, node: &Node, limit: u64) -> f64 {
+        let expected = node.value.map(|value| {
+            let time = self.floor as f64 / f64::from(value.clamp(1e-3, 1.0));
+            let ratio = if limit == u64::MAX { 0.0 } else { limit as f64 / time.max(1.0) };
+            libm::pow(ratio, POWER).min(1.0)
+        });
+        let weight = if expected.is_some() { EXPECTED } else { 0.0 };
+        let known = self.worth(node.rewards / f64::from(node.visits.max(1)), limit) * f64::from(node.visits);
+        (known + weight * expected.unwrap_or(0.0)) / (f64::from(node.visits) + weight).max(1.0)
+    }
+
+    /// The largest of what is known and what is hoped: what was not tried counts as its like.
+    fn best(&self, node: usize, open: &[usize], limit: u64) -> usize {
+        let here = &self.nodes[node];
+        let (mean, root) = (self.mean(here, limit), libm::sqrt(f64::from(here.visits)));
+        let score = |at: &usize| {
+            let child = &here.children[*at];
+            let (visits, worth) = match child.node.map(|node| &self.nodes[node]) {
+                Some(known) if known.visits > 0 => {
+                    (known.visits, 0.5 * (self.mean(known, limit) + self.worth(known.most, limit)))
+                }
+                _ => (0, mean),
+            };
+            worth + EXPLORE * f64::from(child.prior) * root / (1.0 + f64::from(visits))
+        };
+        open.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b)).then(b.cmp(a))).unwrap_or(open[0])
+    }
+
+    /// Another than a way's own: of ends one nearby, else by priors.
+    fn beside(&self, node: usize, open: &[usize], own: Option<&Choice>, rng: &mut ChaCha8Rng) -> usize {
+        let children = &self.nodes[node].children;
+        let others = open.iter().copied().filter(|at| Some(&children[*at].action.choice) != own).collect::<Vec<_>>();
+        match own {
+            Some(Choice::Number(Step::End, end)) if !others.is_empty() => {
+                let mut near = others;
+                near.sort_by_key(|at| children[*at].action.choice.number().abs_diff(*end));
+                near[rng.random_range(0..near.len().min(4))]
+            }
+            _ if !others.is_empty() => self.draw(node, &others, rng),
+            _ => open[0],
+        }
+    }
+
+    /// The nearest to a way's own choice of the same step; without one, the likeliest.
+    fn along(&self, node: usize, open: &[usize], (way, depth): (&[Choice], usize)) -> usize {
+        let children = &self.nodes[node].children;
+        let step = children[open[0]].action.choice.step();
+        // Cuts belong to their depth, keys to their name.
+        let own = way.get(depth).filter(|own| own.step() == step).or_else(|| match step {
+            Step::Kind | Step::End => None,
+            _ => way.iter().find(|own| own.step() == step),
+        });
+        let prior = |at: &usize| children[*at].prior;
+        let likeliest = || open.iter().copied().max_by(|a, b| prior(a).total_cmp(&prior(b)).then(b.cmp(a)));
+        let Some(own) = own else { return likeliest().unwrap_or(open[0]) };
+        if let Some(same) = open.iter().find(|at| children[**at].action.choice == *own) {
+            return *same;
+        }
+        match own {
+            Choice::Number(..) => {
+                let distance = |at: &usize| children[*at].action.choice.number().abs_diff(own.number());
+                open.iter().copied().min_by_key(distance).unwrap_or(open[0])
+            }
+            _ => likeliest().unwrap_or(open[0]),
+        }
+    }
+
+    /// Enters what came out at the end of a way: the time of a plan that fits.
+    pub(super) fn enter(&mut self, way: &Way, time: Option<u64>) {
+        if self.measure.is_none() {
+            self.measure = time;
+        }
+        let reward = time.map_or(0.0, |time| self.reward(time));
+        for (node, _) in way {
+            let node = &mut self.nodes[*node];
+            node.visits += 1;
+            node.rewards += reward;
+            node.most = node.most.max(reward);
+        }
+    }
+
+    /// Closes the end of a way, and what has nothing open before it.
+    pub(super) fn close(&mut self, way: &Way) {
+        for (node, child) in way.iter().rev() {
+            let children = &mut self.nodes[*node].children;
+            children[*child].closed = true;
+            if children.iter().any(|child| !child.closed) {
+                return;
+            }
+        }
+    }
+
+    /// The least floor of what was not tried.
+    pub(super) fn open_floor(&self) -> Option<u64> {
+        let open = self.nodes.iter().flat_map(|node| &node.children);
+        open.filter(|child| !child.closed && child.node.is_none()).map(|child| child.action.floor).min()
+    }
+}
