@@ -4,7 +4,7 @@ use ir::program::Chunk;
 use ir::{Candidate, DeviceKindId, Evaluation, Infeasible, Plan, Schedule, StagePlan};
 use sched::{
     ClosedForm, DynProg, Evaluator, Exhaustive, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question, Random,
-    Space, StageCost, Start,
+    Space, StageCost, Start, Switched,
 };
 use sim::Simulator;
 
@@ -46,7 +46,7 @@ pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) 
 /// The fastest plan with stages of unequal layers on unlike devices, with the keys that were written held fast.
 pub(crate) fn dynprog(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
     let planner = DynProg { space: space(keys), ..DynProg::default() };
-    keeping(job, keys, PolicyName::DynProg, &planner, context)
+    keeping(job, keys, PolicyName::DynProg, &switched(&planner, keys), context)
 }
 
 /// The fastest plan that a tree search finds, by the scenario's seed, with the keys that were written held fast.
@@ -56,7 +56,13 @@ pub(crate) fn mcts(
     context: &Context<'_>,
 ) -> Result<Decision, Error> {
     let planner = Mcts { space: space(keys), start, ..Mcts::new(job.loaded.scenario.workload.seed) };
-    keeping(job, keys, policy, &planner, context)
+    keeping(job, keys, policy, &switched(&planner, keys), context)
+}
+
+/// A policy that goes on to what no space holds, but for orders of passes where keys say them.
+fn switched<'p>(inner: &'p dyn Planner, keys: &PlanKeys) -> Switched<'p> {
+    let said = keys.schedule.is_some() || keys.chunks_per_stage.is_some() || keys.layers_per_stage.is_some();
+    Switched { inner, orders: !said }
 }
 
 /// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.

@@ -19,6 +19,7 @@ pub use manual::Manual;
 pub use mcts::{Guide, Mcts, Start};
 pub use megatron::{Held, Megatron};
 pub use random::Random;
+pub use switches::Switched;
 
 use ir::{Candidate, Cluster, ContextMethod, Infeasible, Mixer, Model, Plan, Prediction, Workload};
 

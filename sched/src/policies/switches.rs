@@ -1,33 +1,103 @@
-//! What no [`Space`](super::Space) goes over, turned one switch at a time from a plan that was found: exchanges beside
+//! What no [`Space`](super::Space) goes over, turned one switch at a time from plans that another policy found: exchanges beside
 //! compute, slices of the vocabulary, copies of shards, orders down the pipeline and up again, state in host memory, and
 //! recomputation stage by stage.
 //!
 //! A greedy ascent: of all plans that differ in one switch the fastest that fits is taken, as long as it gains one part in a
 //! thousand. What is found is never slower than what it started from; it is not proven to be the best of all settings, which a
-//! test holds it against.
+//! test holds it against. What a policy said of its space (the least that any plan of it can take) stays said of that space.
 
-use ir::{ContextMethod, Plan, Prediction, Recompute, Schedule, StagePlan, VocabularyDivision, ZeroStage};
+use ir::{
+    Candidate, ContextMethod, Infeasible, Plan, Prediction, Recompute, Schedule, Sharing, StagePlan,
+    VocabularyDivision, ZeroStage,
+};
 
-use super::fits;
+use super::{Planner, Progress, Question, fits, words};
 use crate::evaluate::Evaluator;
 
 /// A gain that is worth a switch.
 const WORTH: f64 = 1.001;
+/// Plans whose switches are turned: the fastest.
+const STARTS: usize = 3;
+/// The part of a budget that is kept for switches: one in so many evaluations.
+const PART: u64 = 4;
+
+/// A policy with switches turned on what it finds; see the module.
+#[derive(Clone, Copy)]
+pub struct Switched<'p> {
+    /// Who finds plans.
+    pub inner: &'p dyn Planner,
+    /// Whether other orders of passes may be tried, with as many chunks as they have.
+    pub orders: bool,
+}
+
+impl std::fmt::Debug for Switched<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Switched").field("orders", &self.orders).finish_non_exhaustive()
+    }
+}
+
+impl Planner for Switched<'_> {
+    fn plan(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'_>,
+    ) -> Result<Vec<Candidate>, Infeasible> {
+        let mut used = 0;
+        let found = self.inner.plan(ask, evaluator, budget - budget / PART, &mut |done, best| {
+            used = done;
+            progress(done, best);
+        })?;
+        let of = |candidate: &Candidate| {
+            let prediction = candidate.evaluation.as_ref().ok().filter(|prediction| fits(prediction))?;
+            Some((candidate.plan.clone(), prediction.clone()))
+        };
+        let mut best: Option<(Plan, Turned)> = None;
+        for (plan, prediction) in found.iter().filter_map(of).take(STARTS) {
+            let start = (plan.clone(), prediction);
+            let turned = turn(start, self.orders, evaluator, budget.saturating_sub(used));
+            used += turned.used;
+            progress(used, Some((&turned.plan, &turned.prediction)));
+            let time = turned.prediction.iteration;
+            if best.as_ref().is_none_or(|(_, kept)| time < kept.prediction.iteration) {
+                best = Some((plan, turned));
+            }
+        }
+        Ok(match best {
+            Some((start, turned)) if !turned.words.is_empty() => chosen(&start, turned, found),
+            _ => found,
+        })
+    }
+}
+
+/// The plan that was turned first, with what its policy said of its own first, which follows it.
+fn chosen(start: &Plan, turned: Turned, mut found: Vec<Candidate>) -> Vec<Candidate> {
+    let Some(first) = found.first_mut() else { return found };
+    let before = first.evaluation.as_ref().map_or(f64::INFINITY, |prediction| prediction.iteration.seconds());
+    let after = turned.prediction.iteration.seconds();
+    let slower = format!("{:.1} % slower: without what was turned beyond the space", (before / after - 1.0) * 100.0);
+    let mut reasons = std::mem::replace(&mut first.reasons, vec![slower]);
+    reasons.push(format!("{after:.3} s with what was turned beyond that space, of {}:", words(start)));
+    reasons.extend(turned.words);
+    let chosen = Candidate { plan: turned.plan, evaluation: Ok(turned.prediction), reasons };
+    std::iter::once(chosen).chain(found).collect()
+}
 
 /// A plan with its switches turned.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Turned {
-    pub(super) plan: Plan,
-    pub(super) prediction: Prediction,
+struct Turned {
+    plan: Plan,
+    prediction: Prediction,
     /// Each switch that was turned, with what it gained.
-    pub(super) words: Vec<String>,
+    words: Vec<String>,
     /// Evaluations that it took.
-    pub(super) used: u64,
+    used: u64,
 }
 
 /// Turns switches of a plan that fits, with so many evaluations at most.
-pub(super) fn turn((plan, prediction): (Plan, Prediction), evaluator: &mut dyn Evaluator, budget: u64) -> Turned {
-    let mut search = Search { evaluator, budget, used: 0 };
+fn turn((plan, prediction): (Plan, Prediction), orders: bool, evaluator: &mut dyn Evaluator, budget: u64) -> Turned {
+    let mut search = Search { evaluator, orders, budget, used: 0 };
     let mut turned = Turned { plan, prediction, words: Vec::new(), used: 0 };
     while let Some((word, plan, prediction)) = search.best_of(&turned) {
         let before = turned.prediction.iteration.seconds();
@@ -41,6 +111,7 @@ pub(super) fn turn((plan, prediction): (Plan, Prediction), evaluator: &mut dyn E
 
 struct Search<'a> {
     evaluator: &'a mut dyn Evaluator,
+    orders: bool,
     budget: u64,
     used: u64,
 }
@@ -58,7 +129,7 @@ impl Search<'_> {
     fn best_of(&mut self, from: &Turned) -> Option<(String, Plan, Prediction)> {
         let mut best: Option<(String, Plan, Prediction)> = None;
         let limit = from.prediction.iteration.seconds() / WORTH;
-        for (word, plan) in neighbours(&from.plan) {
+        for (word, plan) in neighbours(&from.plan, self.orders) {
             let found = match plan {
                 Next::Plan(plan) => self.evaluate(&plan).filter(fits).map(|prediction| (plan, prediction)),
                 Next::Relieved(plan) => self.relieved(plan),
@@ -120,11 +191,13 @@ enum Next {
     Relieved(Plan),
 }
 
-fn neighbours(plan: &Plan) -> Vec<(String, Next)> {
+fn neighbours(plan: &Plan, others: bool) -> Vec<(String, Next)> {
     let mut found = Vec::new();
     beside(plan, &mut |word, next| found.push((word.to_owned(), Next::Plan(next))));
     shards(plan, &mut |word, next| found.push((word, Next::Plan(next))));
-    orders(plan, &mut |word, next| found.push((word, Next::Plan(next))));
+    if others {
+        orders(plan, &mut |word, next| found.push((word, Next::Plan(next))));
+    }
     vocabulary(plan, &mut |word, next| found.push((word, Next::Plan(next))));
     if plan.mesh.context > 1 {
         for method in [ContextMethod::Ring, ContextMethod::AllToAll, ContextMethod::AllGather] {
@@ -141,7 +214,7 @@ fn neighbours(plan: &Plan) -> Vec<(String, Next)> {
 
 /// What runs beside what.
 fn beside(plan: &Plan, found: &mut dyn FnMut(&str, Plan)) {
-    let mut turned = |word: &str, set: &dyn Fn(&mut ir::Sharing)| {
+    let mut turned = |word: &str, set: &dyn Fn(&mut Sharing)| {
         let mut next = plan.clone();
         set(&mut next.sharing);
         if next != *plan {
@@ -240,7 +313,7 @@ fn memory(plan: &Plan, found: &mut Vec<(String, Next)>) {
         return;
     }
     found.push(("as little recomputation on each stage as fits".to_owned(), Next::Relieved(plan.clone())));
-    let mut offloaded = |word: &str, set: &dyn Fn(&mut ir::Sharing)| {
+    let mut offloaded = |word: &str, set: &dyn Fn(&mut Sharing)| {
         let mut next = plan.clone();
         set(&mut next.sharing);
         if next != *plan {
@@ -295,13 +368,13 @@ mod tests {
     fn what_is_found_fits_is_never_slower_and_has_no_faster_neighbour() {
         let mut gained = 0;
         check(0..120, |seed, start, prediction, closed| {
-            let turned = turn((start.clone(), prediction.clone()), closed, 1 << 20);
+            let turned = turn((start.clone(), prediction.clone()), true, closed, 1 << 20);
             assert_eq!(closed.evaluate(&turned.plan).as_ref(), Ok(&turned.prediction), "seed {seed}");
             assert!(fits(&turned.prediction), "seed {seed}");
             assert!(turned.prediction.iteration <= prediction.iteration, "seed {seed}");
             assert_eq!(turned.words.is_empty(), turned.plan == *start, "seed {seed}: {:?}", turned.words);
             gained += u32::from(!turned.words.is_empty());
-            for (word, next) in neighbours(&turned.plan) {
+            for (word, next) in neighbours(&turned.plan, true) {
                 let (Next::Plan(next) | Next::Relieved(next)) = next;
                 let Some(found) = closed.evaluate(&next).ok().filter(fits) else { continue };
                 let (found, kept) = (found.iteration.seconds(), turned.prediction.iteration.seconds());
@@ -309,7 +382,7 @@ mod tests {
             }
             // A budget is kept, and gives what was found until then.
             for budget in [0, 1, 7] {
-                let short = turn((start.clone(), prediction.clone()), closed, budget);
+                let short = turn((start.clone(), prediction.clone()), true, closed, budget);
                 assert!(short.used <= budget, "seed {seed}");
                 assert!(short.prediction.iteration <= prediction.iteration, "seed {seed}");
                 assert!(budget > 0 || short.plan == *start, "seed {seed}");
@@ -343,7 +416,7 @@ mod tests {
     fn greed_finds_what_all_settings_hold() {
         let mut worst = 1.0f64;
         check(200..320, |seed, start, prediction, closed| {
-            let found = turn((start.clone(), prediction.clone()), closed, 1 << 20).prediction.iteration.seconds();
+            let found = turn((start.clone(), prediction.clone()), true, closed, 1 << 20).prediction.iteration.seconds();
             let ratio = found / best_of_all(start, closed);
             assert!(ratio <= 1.02, "seed {seed}: {ratio} of the best");
             worst = worst.max(ratio);
@@ -362,7 +435,7 @@ mod tests {
         let mut closed = ClosedForm::new(&model, &work, &cost);
         let before = closed.evaluate(&start).expect("a legal plan");
         assert!(fits(&before), "{:?}", super::super::misfit(&before));
-        let turned = turn((start, before.clone()), &mut closed, 1 << 20);
+        let turned = turn((start, before.clone()), true, &mut closed, 1 << 20);
         assert!(turned.words.iter().any(|word| word.contains("as little recomputation")), "{:?}", turned.words);
         assert!(turned.prediction.iteration.seconds() < 0.9 * before.iteration.seconds());
         let mut bound = 0;
