@@ -26,6 +26,7 @@ struct Shape {
 }
 
 const MODELS: [&str; 3] = ["small-llama", "small-gpt", "llama-6m"];
+const MIXTURES: [&str; 1] = ["small-mixture"];
 
 const LINK: &str = "between_nodes = { bandwidth = \"400Mbps\", latency = \"200us\" }";
 
@@ -131,20 +132,69 @@ const SHAPES: &[Shape] = &[
         emulate: "",
         plan: "microbatch_size = 2\nrecompute = \"operations\"\nrecompute_layers = 4",
     },
+    Shape {
+        name: "context 2, ring",
+        nodes: "1 x cpu-2",
+        factors: &[],
+        emulate: "",
+        plan: "context = 2\nmicrobatch_size = 2",
+    },
+    Shape {
+        name: "context 2 by heads, data 2 over a slow link",
+        nodes: "2 x cpu-2",
+        factors: &[3.0; 4],
+        emulate: LINK,
+        plan: "data = 2\ncontext = 2\ncontext_method = \"all-to-all\"\nmicrobatch_size = 2",
+    },
 ];
 
-/// All cases: every shape with every model.
+/// Plans of models with experts.
+const SHAPES_OF_EXPERTS: &[Shape] = &[
+    Shape { name: "one rank", nodes: "1 x cpu-1", factors: &[], emulate: "", plan: "microbatch_size = 2" },
+    Shape {
+        name: "data 2, all experts on each",
+        nodes: "1 x cpu-2",
+        factors: &[],
+        emulate: "",
+        plan: "data = 2\nmicrobatch_size = 2\nzero = 1",
+    },
+    Shape {
+        name: "experts over 2 of 2 replicas",
+        nodes: "1 x cpu-2",
+        factors: &[],
+        emulate: "",
+        plan: "data = 2\nexpert = 2\nmicrobatch_size = 2",
+    },
+    Shape {
+        name: "experts over 2, pipeline 2 over a slow link",
+        nodes: "2 x cpu-2",
+        factors: &[3.0; 4],
+        emulate: LINK,
+        plan: "data = 2\npipeline = 2\nexpert = 2\nmicrobatch_size = 2",
+    },
+    Shape {
+        name: "experts over 4, unlike",
+        nodes: "1 x cpu-4",
+        factors: &[3.0, 3.0, 5.0, 5.0],
+        emulate: "",
+        plan: "data = 4\nexpert = 4\nmicrobatch_size = 2",
+    },
+    Shape { name: "tensor 2", nodes: "1 x cpu-2", factors: &[], emulate: "", plan: "tensor = 2\nmicrobatch_size = 4" },
+];
+
+/// All cases: every shape with every model that has it.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let of_model = |model: &'static str| {
-        SHAPES.iter().map(move |shape| Case {
+    let of_model = |shapes: &'static [Shape], model: &'static str| {
+        shapes.iter().map(move |shape| Case {
             name: format!("{model}, {}", shape.name),
             unlike: shape.factors.windows(2).any(|pair| pair[0].total_cmp(&pair[1]).is_ne()),
             model,
             shape,
         })
     };
-    MODELS.into_iter().flat_map(of_model).collect()
+    let dense = MODELS.into_iter().flat_map(|model| of_model(SHAPES, model));
+    dense.chain(MIXTURES.into_iter().flat_map(|model| of_model(SHAPES_OF_EXPERTS, model))).collect()
 }
 
 impl Case {

@@ -2,10 +2,12 @@
 //!
 //! The tests are in `tests/`; here is what they share: the checkout ([`workspace`]), seeded chance ([`dice`]), clusters
 //! ([`clusters`]), whole random cases ([`swarm`]), an oracle of the simulator
-//! ([`alone`]), peaks of memory ([`peaks`]) and the cases of the accuracy study ([`accuracy`]).
+//! ([`alone`]), peaks of memory ([`peaks`]) the cases of the accuracy study ([`accuracy`])
+//! and claims about plans ([`claims`]).
 
 pub mod accuracy;
 pub mod alone;
+pub mod claims;
 pub mod clusters;
 pub mod dice;
 pub mod peaks;

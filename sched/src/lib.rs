@@ -45,5 +45,7 @@ pub use drive::{Controller, Drive, StaticController, drive, drive_on};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
-pub use policies::{DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start};
+pub use policies::{
+    DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start, Switched,
+};
 pub use policies::{learned, mcts};

@@ -6,7 +6,7 @@ use ir::program::Chunk;
 use ir::{Candidate, DeviceKindId, Evaluation, Infeasible, Plan, Schedule, StagePlan};
 use sched::{
     ClosedForm, DynProg, Evaluator, Exhaustive, Guide, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question,
-    Random, Space, StageCost, Start,
+    Random, Space, StageCost, Start, Switched,
 };
 use sim::Simulator;
 
@@ -49,7 +49,7 @@ pub(crate) fn exhaustive(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) 
 /// The fastest plan with stages of unequal layers on unlike devices, with the keys that were written held fast.
 pub(crate) fn dynprog(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> Result<Decision, Error> {
     let planner = DynProg { space: space(keys), ..DynProg::default() };
-    keeping(job, keys, PolicyName::DynProg, &planner, context)
+    keeping(job, keys, PolicyName::DynProg, &switched(&planner, keys), context)
 }
 
 /// The fastest plan that a tree search finds, by the scenario's seed, with the keys that were written held fast.
@@ -59,7 +59,13 @@ pub(crate) fn mcts(
     context: &Context<'_>,
 ) -> Result<Decision, Error> {
     let planner = Mcts { space: space(keys), start, ..Mcts::new(job.loaded.scenario.workload.seed) };
-    keeping(job, keys, policy, &planner, context)
+    keeping(job, keys, policy, &switched(&planner, keys), context)
+}
+
+/// A policy that goes on to what no space holds, but for orders of passes where keys say them.
+fn switched<'p>(inner: &'p dyn Planner, keys: &PlanKeys) -> Switched<'p> {
+    let said = keys.schedule.is_some() || keys.chunks_per_stage.is_some() || keys.layers_per_stage.is_some();
+    Switched { inner, orders: !said }
 }
 
 /// The fastest plan that a tree search finds whose guide was trained.
@@ -70,7 +76,7 @@ pub(crate) fn learned(job: &Job<'_>, keys: &PlanKeys, context: &Context<'_>) -> 
     };
     let guide = Guide::Learned(weights);
     let planner = Mcts { space: space(keys), guide, ..Mcts::new(job.loaded.scenario.workload.seed) };
-    keeping(job, keys, PolicyName::Learned, &planner, context)
+    keeping(job, keys, PolicyName::Learned, &switched(&planner, keys), context)
 }
 
 /// The fastest of plans drawn at random, by the scenario's seed, with the keys that were written held fast.

@@ -27,6 +27,8 @@ use trainyard_conformance::accuracy::{Case, cases};
 const MEDIAN_TARGET: f64 = 0.08;
 const WORST_TARGET: f64 = 0.20;
 const TAU_TARGET: f64 = 0.85;
+const PLANS: usize = 48;
+const UNLIKE: usize = 8;
 
 /// Rounds, each with a calibration of its own.
 const ROUNDS: usize = 5;
@@ -108,7 +110,7 @@ fn page(rows: &[Row]) -> (String, bool) {
     let pairs: Vec<(f64, f64)> = counted.iter().map(|row| (row.simulated_ms(), row.measured_ms())).collect();
     let tau = kendall_tau(&pairs, 0.10).map_or(f64::NAN, |tau| tau.tau);
     let unlike = counted.iter().filter(|row| row.case.unlike).count();
-    let enough = counted.len() >= 24 && unlike >= 8;
+    let enough = counted.len() >= PLANS && unlike >= UNLIKE;
     let mut page = String::from(
         "# Simulated against measured: the CPU executor\n\n\
          Five rounds. In each, one calibration of the machine (matrix products, streaming kernels, attention, copies,\n\
@@ -131,7 +133,7 @@ fn page(rows: &[Row]) -> (String, bool) {
     let count = counted.len();
     let _ = writeln!(
         page,
-        "| plans x models, of which with unlike devices | 24, 8 | {count}, {unlike} | {} |",
+        "| plans x models, of which with unlike devices | {PLANS}, {UNLIKE} | {count}, {unlike} | {} |",
         verdict(enough)
     );
     for (name, target, found) in [("median error", MEDIAN_TARGET, middle), ("worst error", WORST_TARGET, worst)] {

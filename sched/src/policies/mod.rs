@@ -7,6 +7,7 @@ mod manual;
 pub mod mcts;
 mod megatron;
 mod random;
+mod switches;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use manual::Manual;
 pub use mcts::{Guide, Mcts, Start};
 pub use megatron::{Held, Megatron};
 pub use random::Random;
+pub use switches::Switched;
 
 use ir::{Candidate, Cluster, ContextMethod, Infeasible, Mixer, Model, Plan, Prediction, Workload};
 
