@@ -11,6 +11,7 @@ use crate::Error;
 use crate::catalog::calibrations;
 use crate::error::InputError;
 use crate::facts;
+use crate::policy::SearchLog;
 use crate::progress::Context;
 use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName, Scenario};
 use crate::source::Sources;
@@ -101,6 +102,7 @@ pub(crate) struct Decision {
     pub(crate) prediction: Prediction,
     pub(crate) reasons: Vec<String>,
     pub(crate) others: Vec<Candidate>,
+    pub(crate) search: SearchLog,
 }
 
 /// A scenario with its cost model.

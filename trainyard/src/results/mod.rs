@@ -1,11 +1,13 @@
 //! What verbs return. Each serialises to JSON with `schema_version` and `verb` first and units in the names of keys.
 
+mod ablate;
 mod exchange;
 mod explain;
 mod plan;
 mod scoreboard;
 mod size;
 
+pub use ablate::{AblateResult, AblationScores};
 pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
