@@ -6,6 +6,7 @@ use super::{Ablation, Outcome};
 use crate::document::{Block, Document, Figure, Picture, Section};
 use crate::show;
 use crate::tables::Table;
+use crate::unit::Unit;
 
 /// Scenarios with a picture of the best so far.
 const MOST_CURVES: usize = 12;
@@ -185,7 +186,7 @@ impl Ablation {
                 format!("{} of {}", score.found, score.of),
                 show::or_dash(score.iteration_s, show::seconds),
                 show::or_dash(off, show::signed_percent),
-                show::or_dash(score.evaluations, show::number),
+                show::or_dash(score.evaluations, |count| Unit::Plain.text(count)),
                 value(score.ratio),
                 interval(score, &self.baseline),
                 verdict(score, &self.baseline).to_owned(),

@@ -7,6 +7,7 @@ use crate::draw::palette;
 use crate::draw::plot::{Axis, Frame, range};
 use crate::draw::scene::{Anchor, Ink, Key, Mark, Scene, cut, text_width};
 use crate::show;
+use crate::unit::Unit;
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 21.0;
@@ -119,7 +120,7 @@ pub(super) fn best_so_far(curves: &[Curve], policies: &[&str], baseline: &str) -
         top: 26.0,
         width: WIDTH - 66.0 - labels.min(160.0) - 24.0,
         height: 300.0,
-        x: Axis::logarithmic(1.0, last, show::number),
+        x: Axis::logarithmic(1.0, last, |value| Unit::Count.text(value)),
         y: axis(low, high),
     };
     frame.draw(&mut scene, 11.0);
@@ -186,15 +187,16 @@ fn name_ends(scene: &mut Scene, frame: &Frame, curves: &[Curve]) {
             Some((x, y, curve.policy.as_str()))
         })
         .collect();
-    ends.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.total_cmp(&b.0)));
+    // From the lowest up: a name that has no room goes above the one below it.
+    ends.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.total_cmp(&b.0)));
     let mut taken: Vec<(f64, f64, f64)> = Vec::new();
     for (x, y, name) in ends {
         let (from, to) = (x + 8.0, x + 8.0 + text_width(name, 10.5));
-        let mut at = y + 4.0;
+        let mut at = y - 5.0;
         while let Some((.., below)) =
             taken.iter().find(|(left, right, line)| from < *right && *left < to && (at - line).abs() < 12.5)
         {
-            at = below + 12.5;
+            at = below - 12.5;
         }
         taken.push((from, to, at));
         scene.text(from, at, 10.5, Anchor::Start, Ink::Plain(palette::TEXT), cut(name, 160.0, 10.5));

@@ -47,6 +47,9 @@ pub(super) fn make(
         scope.spawn(move || {
             // Cells that were not made need no answer: whoever stopped knows.
             let _: Result<(), ()> = open.par_iter().with_max_len(1).try_for_each_with(send, |send, (place, wanted)| {
+                if stopped.load(Ordering::Relaxed) {
+                    return Err(());
+                }
                 let made = cell(worlds, definition, wanted, &stopped);
                 let ended = made.is_err();
                 let heard = send.send((*place, wanted.clone(), made));
