@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use trainyard::scenario::PolicyName;
 
+use crate::ablation::AblateArguments;
 use crate::exit;
 
 /// Plans, simulates and runs hybrid-parallel training.
@@ -353,6 +354,8 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
+    /// Hold policies against each other over scenarios and seeds, on all cores or in shards
+    Ablate(Box<AblateArguments>),
     /// Print the JSON Schema of scenario files
     Schema {
         #[command(flatten)]
@@ -387,6 +390,7 @@ impl Verb {
             Self::Diff { .. } => "diff",
             Self::Sweep { .. } => "sweep",
             Self::TrainPolicy { .. } => "train-policy",
+            Self::Ablate(_) => "ablate",
             Self::Schema { .. } => "schema",
             Self::Doctor { .. } => "doctor",
         }
@@ -407,6 +411,7 @@ impl Verb {
             | Self::Schema { common }
             | Self::Worker { common }
             | Self::Doctor { common } => common,
+            Self::Ablate(asked) => &asked.common,
             Self::Plan { of, .. }
             | Self::Simulate(of)
             | Self::Explain(of)
@@ -419,7 +424,7 @@ impl Verb {
 }
 
 /// A policy by its name.
-fn policy(text: &str) -> Result<PolicyName, String> {
+pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
     let names = PolicyName::ALL.map(PolicyName::name).join(", ");
     PolicyName::from_name(text).ok_or_else(|| format!("there is no policy `{text}`; there are {names}"))
 }

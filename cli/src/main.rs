@@ -4,6 +4,7 @@
 
 // The only crate that prints; standard output and error go through anstream, which drops colours where they are not wanted.
 
+mod ablation;
 mod answer;
 mod arguments;
 mod exchanged;

@@ -12,7 +12,7 @@ use trainyard::{
 use crate::answer::{Answer, close, close_with_page, close_with_reports, open, stage};
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
-use crate::{exchanged, exit, launched, measured, show, tables, trained};
+use crate::{ablation, exchanged, exit, launched, measured, show, tables, trained};
 
 /// Carries out the verb and returns its exit code.
 pub(crate) fn run(arguments: &Arguments, interrupt: &Arc<AtomicBool>) -> u8 {
@@ -93,6 +93,7 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
         Verb::Check { .. } | Verb::Diff { .. } => compared(verb, context),
         Verb::Sweep { .. } => sweep(verb, context),
         Verb::TrainPolicy { .. } => trained::answer(verb, context),
+        Verb::Ablate(asked) => ablation::answer(asked, context),
         Verb::Schema { .. } => {
             let text = json(&scenario::schema());
             Ok(Answer::good(text.clone(), text))

@@ -19,6 +19,7 @@
 
 pub mod bandwidth;
 pub mod matrix;
+pub mod rates;
 pub mod slurm;
 
 mod hostlist;

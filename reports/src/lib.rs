@@ -56,10 +56,12 @@
 //!
 //! Beside timelines it owns the plain tables of pages whose numbers come from elsewhere, each filled by its caller and
 //! written as a [`Document`]: [`scoreboard`] (predictions against measured rows), [`waterfall`] (where a step goes and what
-//! each part would give back), [`sweep`] (a long table of points), [`diff`], [`candidates`], [`sizing`], [`long_run`]; and [`junit`].
+//! each part would give back), [`sweep`] (a long table of points), [`ablation`]
+//! (policies over scenarios and seeds), [`diff`], [`candidates`], [`sizing`], [`long_run`]; and [`junit`].
 //!
 //! Read next: [`metrics`] for how an iteration's time is divided, [`compare`] for how two timelines join.
 
+pub mod ablation;
 mod activity;
 pub mod candidates;
 pub mod compare;

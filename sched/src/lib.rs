@@ -5,6 +5,7 @@
 //! * [`lowering`]: from a plan to the folded [`ir::Program`] that a backend carries out;
 //! * [`evaluate`]: plans to predictions, in closed form or on any backend;
 //! * [`policies`]: planners, which search with an evaluator that they are handed;
+//! * [`placement`]: which rank is on which device;
 //! * [`drive`](mod@drive): the loop that carries out programs and lets a controller decide between iterations.
 //!
 //! **Deliberately ignorant of** clocks, files, the simulator and the executor: time is an argument, search budgets count
@@ -33,6 +34,7 @@ pub mod layout;
 pub mod legality;
 pub mod lowering;
 pub mod passes;
+pub mod placement;
 pub mod policies;
 pub mod schedules;
 pub mod shares;
@@ -45,6 +47,7 @@ pub use drive::{Controller, Drive, StaticController, drive, drive_on};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
+pub use placement::{Placed, place};
 pub use policies::{
     DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start, Switched,
 };

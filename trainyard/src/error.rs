@@ -50,6 +50,14 @@ impl Error {
             Self::Interrupted => "interrupted",
         }
     }
+    /// What is wrong in one line that does not say where, for what has no file of its own.
+    pub(crate) fn in_a_line(&self) -> String {
+        match self {
+            Self::Input(error) => in_a_line(&error.problems),
+            Self::Infeasible { infeasible, .. } => in_a_line(&infeasible.reasons),
+            Self::Run(_) | Self::Files { .. } | Self::Interrupted => self.to_string(),
+        }
+    }
     /// A failure around a file.
     pub(crate) fn files(path: &std::path::Path, message: impl std::fmt::Display) -> Self {
         Self::Files { path: path.display().to_string(), message: message.to_string() }
@@ -63,6 +71,11 @@ impl Error {
     pub(crate) fn problem(problem: Problem) -> Self {
         Self::Input(InputError { problems: vec![problem], sources: Sources::default() })
     }
+}
+
+/// Problems in one line, without their places.
+pub(crate) fn in_a_line(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("{}: {}", problem.subject, problem.message)).collect::<Vec<_>>().join("; ")
 }
 
 impl From<BackendError> for Error {

@@ -12,6 +12,7 @@ use crate::Error;
 use crate::catalog::calibrations;
 use crate::error::InputError;
 use crate::facts;
+use crate::policy::SearchLog;
 use crate::progress::Context;
 use crate::scenario::{CostChoice, Loaded, PlanChoice, PolicyName, Scenario};
 use crate::source::Sources;
@@ -102,6 +103,7 @@ pub(crate) struct Decision {
     pub(crate) prediction: Prediction,
     pub(crate) reasons: Vec<String>,
     pub(crate) others: Vec<Candidate>,
+    pub(crate) search: SearchLog,
 }
 
 /// A scenario with its cost model.

@@ -171,7 +171,8 @@ fn decide(
     let scenario = &job.loaded.scenario;
     let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
     let mut stopped = Ok(());
-    let candidates = planner.plan(&ask, evaluator, budget, &mut |done, best| {
+    let mut evaluator = Watched { inner: evaluator, search: SearchLog::default() };
+    let candidates = planner.plan(&ask, &mut evaluator, budget, &mut |done, best| {
         let note = best.map_or_else(String::new, |(_, p)| format!("best {:.1} ms", p.iteration.seconds() * 1e3));
         if stopped.is_ok() {
             stopped = context.step("plan", done, 0, note);
@@ -190,7 +191,8 @@ fn decide(
     let mut distinct = distinct.into_iter();
     let chosen = distinct.next().expect("a planner that finds nothing says why");
     let prediction = chosen.evaluation.map_err(|infeasible| job.infeasible(infeasible))?;
-    Ok(Decision { policy, plan: chosen.plan, prediction, reasons: chosen.reasons, others: distinct.collect() })
+    let (reasons, search) = (chosen.reasons, evaluator.search);
+    Ok(Decision { policy, plan: chosen.plan, prediction, reasons, others: distinct.collect(), search })
 }
 
 /// Why a prediction's plan does not fit, with one that does, or why the rules of thumb find none; `None` if it fits.
@@ -215,6 +217,48 @@ pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Conte
         Err(other) => return Some(other),
     };
     Some(job.infeasible(Infeasible { reasons, nearest }))
+}
+
+/// How a search went, by what its evaluator was asked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SearchLog {
+    /// Legal plans that were timed. Bounds and memory alone are not counted.
+    pub(crate) evaluations: u64,
+    /// Where the best time of a plan that fits went down: evaluations so far, and nanoseconds.
+    pub(crate) best: Vec<(u64, u64)>,
+}
+
+/// Keeps a log of what is evaluated.
+struct Watched<'a> {
+    inner: &'a mut dyn Evaluator,
+    search: SearchLog,
+}
+
+impl Evaluator for Watched<'_> {
+    fn evaluate(&mut self, plan: &Plan) -> Evaluation {
+        let evaluation = self.inner.evaluate(plan);
+        if let Ok(prediction) = &evaluation {
+            self.search.evaluations += 1;
+            let nanoseconds = prediction.iteration.nanoseconds();
+            let better = self.search.best.last().is_none_or(|(_, best)| nanoseconds < *best);
+            if better && prediction.memory.iter().all(|stage| stage.peak <= stage.capacity) {
+                self.search.best.push((self.search.evaluations, nanoseconds));
+            }
+        }
+        evaluation
+    }
+    fn floor(&mut self, plan: &Plan) -> Option<ir::SimDuration> {
+        self.inner.floor(plan)
+    }
+    fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
+        self.inner.share_out(plan)
+    }
+    fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
+        self.inner.stage(plan, chunk)
+    }
+    fn excess(&mut self, plan: &Plan) -> Option<f64> {
+        self.inner.excess(plan)
+    }
 }
 
 /// Evaluates what is asked with the written keys held fast, whatever it says of them.

@@ -33,6 +33,10 @@ impl Sources {
             self.add(file, text);
         }
     }
+    /// The texts, in the order in which they were read.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(_, text)| text.as_str())
+    }
     /// The text of a file.
     #[must_use]
     pub fn text(&self, file: &str) -> Option<&str> {

@@ -11,7 +11,7 @@ use crate::text::{Faults, Line, lines};
 
 /// Two levels of bandwidth are two kinds of connection if the faster is at least this times the slower; what one kind of
 /// connection gives differs by less between pairs of a node.
-const LEVELS_APART: f64 = 1.5;
+pub(super) const LEVELS_APART: f64 = 1.5;
 /// The most devices of one matrix.
 const MOST: usize = 1024;
 
@@ -60,7 +60,7 @@ impl Matrix {
     }
 
     /// The slower direction of a pair.
-    fn pair(&self, a: usize, b: usize) -> f64 {
+    pub(super) fn pair(&self, a: usize, b: usize) -> f64 {
         let one = |from: usize, to: usize| self.bytes_per_second[from][to].unwrap_or(f64::INFINITY);
         one(a, b).min(one(b, a))
     }
@@ -144,6 +144,9 @@ pub fn read(text: &str, file_name: &str) -> Result<Matrix, Vec<Problem>> {
         let hint = "give all that p2pBandwidthLatencyTest or nvbandwidth prints: the matrix of one direction between GPUs, with P2P enabled, is read";
         faults.whole("bandwidth", "has no such matrix", hint, text.len());
     }
+    if let (true, Some(rates)) = (faults.is_empty(), &rates) {
+        symmetric(rates, text.len(), &mut faults);
+    }
     if let (true, Some(rates), Some(latency)) = (faults.is_empty(), &rates, &latency)
         && rates.len() != latency.len()
     {
@@ -151,6 +154,22 @@ pub fn read(text: &str, file_name: &str) -> Result<Matrix, Vec<Problem>> {
         faults.whole("bandwidth", message, "give what one run printed", text.len());
     }
     faults.finish(|| Matrix { bytes_per_second: rates.unwrap_or_default(), latency_seconds: latency })
+}
+
+/// Two directions of a connection are of one kind.
+fn symmetric(rates: &[Vec<Option<f64>>], length: usize, faults: &mut Faults<'_>) {
+    for (a, row) in rates.iter().enumerate() {
+        for (b, there) in row.iter().enumerate().take(a) {
+            if let (Some(there), Some(back)) = (*there, rates[b][a])
+                && there.max(back) >= LEVELS_APART * there.min(back)
+            {
+                let (there, back) = (there * 1e-9, back * 1e-9);
+                let message =
+                    format!("is not symmetric: {there:.2} GB/s from device {a} to device {b}, and {back:.2} back");
+                faults.whole("bandwidth", message, "measure again while nothing else runs", length);
+            }
+        }
+    }
 }
 
 /// The rows below a title: a heading of device numbers, then as many rows.

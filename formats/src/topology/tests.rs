@@ -238,10 +238,139 @@ fn wrong_bandwidths_are_refused() {
     refused(bandwidth::read("", "t"), &["has no such matrix"]);
 }
 
+/// Two nodes of two pairs each, whose numbers are not one after the other; of one leaf.
+const RATES: &str = "# nodes a and b, measured one pair after the other
+GB/s, a:0, b:0, a:1, b:1, a:2, b:2, a:3, b:3
+a:0,    -,  24,  60,  24, 230,  24,  60,  24
+b:0,   24,   -,  24,  60,  24, 231,  24,  60
+a:1,   61,  24,   -,  24,  60,  24, 229,  24
+b:1,   24,  60,  24,   -,  24,  60,  24, 230
+a:2,  230,  24,  60,  23,   -,  24,  60,  24
+b:2,   24, 230,  24,  60,  24,   -,  24,  60
+a:3,   60,  24, 230,  24,  60,  24,   -,  24
+b:3,   24,  60,  24, 230,  24,  60,  25,   -
+";
+
+#[test]
+fn tables_of_rates_say_domains_at_every_level() {
+    let found = rates::read(RATES, "t").unwrap_or_else(|p| panic!("{p:#?}"));
+    let levels = found.levels();
+    let groups: Vec<&Vec<Vec<usize>>> = levels.iter().map(|level| &level.domains.groups).collect();
+    let (pairs, nodes) =
+        (vec![vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]], vec![vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
+    assert_eq!(groups, [&pairs, &nodes, &vec![(0..8).collect::<Vec<usize>>()]]);
+    let slowest: Vec<f64> = levels.iter().map(|level| level.bytes_per_second).collect();
+    assert_eq!(slowest, [229e9, 60e9, 23e9]);
+    assert_eq!(found.order(), [0, 4, 2, 6, 1, 5, 3, 7]);
+    assert_eq!(found.slow_pairs(), []);
+    // Other separators and units say the same.
+    let tabs = RATES.replace(", ", "\t").replace("GB/s", "GB/s");
+    assert_eq!(rates::read(&tabs, "t"), Ok(found.clone()));
+    let bits = rates::read(&RATES.replace("GB/s", "Gbps"), "t").expect("bits");
+    assert!((bits.levels()[0].bytes_per_second - 229e9 / 8.0).abs() < 1.0);
+    // What CUDA's own program prints, by the slower direction.
+    let printed = rates::read(P2P, "t").unwrap_or_else(|p| panic!("{p:#?}"));
+    assert_eq!(printed.levels()[0].domains.groups, [vec![0, 1], vec![2, 3]]);
+}
+
+/// Of four devices behind one switch, one pair's own link is down: they are one domain still, and the pair is named.
+#[test]
+fn a_link_that_is_down_is_named_and_divides_nothing() {
+    let text = "GB/s 0 1 2 3\n0 - 230 20 231\n1 230 - 229 230\n2 20 229 - 230\n3 231 230 230 -\n";
+    let found = rates::read(text, "t").unwrap_or_else(|p| panic!("{p:#?}"));
+    let levels = found.levels();
+    assert_eq!((levels.len(), levels[0].domains.groups.len()), (1, 1));
+    assert_eq!(found.slow_pairs(), [(0, 2, 20e9)]);
+}
+
+/// Rates drawn around three speeds, with noise that stays below the gap between them: the domains that were built are
+/// found, whatever the devices' numbers.
+#[test]
+fn domains_that_were_built_are_found() {
+    let mut state = 5u64;
+    let mut draw = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from((state >> 33) % below as u64).expect("below")
+    };
+    for round in 0..200 {
+        let (inner, nodes, leaves) = (1 + draw(4), 1 + draw(3), 1 + draw(3));
+        let count = inner * nodes * leaves;
+        if count < 2 {
+            continue;
+        }
+        let mut numbers: Vec<usize> = (0..count).collect();
+        (1..count).rev().for_each(|at| numbers.swap(at, draw(at + 1)));
+        let mut table = vec![vec![0.0; count]; count];
+        for a in 0..count {
+            for b in 0..a {
+                let speed = if a / inner == b / inner {
+                    400.0
+                } else if a / (inner * nodes) == b / (inner * nodes) {
+                    50.0
+                } else {
+                    12.5
+                };
+                let rate = speed * (1.0 + 0.01 * draw(20) as f64);
+                table[numbers[a]][numbers[b]] = rate;
+                table[numbers[b]][numbers[a]] = rate * (1.0 + 0.001 * draw(9) as f64);
+            }
+        }
+        let mut text = format!("GB/s {}\n", (0..count).map(|d| d.to_string()).collect::<Vec<_>>().join(" "));
+        for (device, row) in table.iter().enumerate() {
+            let cell = |(at, rate): (usize, &f64)| if at == device { "-".to_owned() } else { rate.to_string() };
+            text += &format!("{device} {}\n", row.iter().enumerate().map(cell).collect::<Vec<_>>().join(" "));
+        }
+        let found = rates::read(&text, "t").unwrap_or_else(|p| panic!("{round}: {p:#?}"));
+        for (size, level) in [(inner, 400.0), (inner * nodes, 50.0), (count, 12.5)] {
+            let mut expect: Vec<Vec<usize>> = numbers.chunks(size).map(<[usize]>::to_vec).collect();
+            expect.iter_mut().for_each(|group| group.sort_unstable());
+            expect.sort();
+            let known = found.levels().into_iter().any(|known| known.domains.groups == expect);
+            assert!(known || size == 1, "{round}: {size} of {level}: {:?}", found.levels());
+        }
+        let order = found.order();
+        let together = order.chunks(inner).all(|group| {
+            let built =
+                |device: &usize| numbers.iter().position(|number| number == device).expect("one of them") / inner;
+            group.iter().all(|device| built(device) == built(&group[0]))
+        });
+        assert!(together, "{round}: {order:?}");
+    }
+}
+
+#[test]
+fn wrong_tables_of_rates_are_refused() {
+    let with = |from: &str, to: &str| {
+        assert!(RATES.contains(from), "{from:?}");
+        rates::read(&RATES.replacen(from, to, 1), "t")
+    };
+    refused(with("GB/s", "GB"), &["line 2: `GB` is no unit of bandwidth"]);
+    refused(with("GB/s, a:0", "GB/s, b:0"), &["line 2: names device `b:0` twice, again in column 2"]);
+    refused(with("b:0,   24,   -,", "b:0,   24,   -, 3,"), &["line 4: is not square: b:0 has 9 of 8 cells"]);
+    let cut = RATES.lines().take(9).collect::<Vec<_>>().join("\n");
+    refused(rates::read(&cut, "t"), &["rates: is not square: 8 columns and 7 rows"]);
+    refused(
+        with("a:1,   61", "b:3,   61"),
+        &["line 5: `b:3` is out of order (rows are in the order of the columns: a:1"],
+    );
+    refused(with("a:1,   61", "a:1,  -61"), &["line 5: `-61` from a:1 to a:0 is no positive number"]);
+    refused(with("a:1,   61", "a:1,  inf"), &["line 5: `inf` from a:1 to a:0 is no positive number"]);
+    refused(with("a:1,   61", "a:1,    0"), &["line 5: a:1 does not reach a:0"]);
+    refused(
+        with("b:2,   24, 230,  24,  60,  24,   -,  24,  60", "b:2, 0, 0, 0, 0, 0, -, 0, 0"),
+        &["line 8: b:2 reaches no other device (leave it out of the table and of the cluster"],
+    );
+    refused(with("a:1,   61", "a:1,   91"), &["line 5: is not symmetric: a:1 to a:0 is 91 GB/s and back it is 60"]);
+    refused(rates::read("# nothing\n", "t"), &["rates: is empty"]);
+    refused(rates::read("GB/s 0\n0 -\n", "t"), &["line 1: names 1 devices, and 2 to 4096 can be"]);
+    let bent = P2P.replacen(" 242.00", "  42.00", 1);
+    refused(bandwidth::read(&bent, "t"), &["is not symmetric: 42.00 GB/s from device 1 to device 0, and 240.00 back"]);
+}
+
 #[test]
 fn mutated_descriptions_never_panic() {
-    let mut good = [0, 0, 0];
-    let tried = crate::text::testing::mutate(11, 30_000, &[PAIRS, TREE, P2P], |text| {
+    let mut good = [0, 0, 0, 0];
+    let tried = crate::text::testing::mutate(11, 30_000, &[PAIRS, TREE, P2P, RATES], |text| {
         if let Ok(found) = matrix::read(text, "m") {
             let _ = (found.domains().uniform(), found.near_adapters());
             if found.devices.len() >= 2 {
@@ -258,6 +387,11 @@ fn mutated_descriptions_never_panic() {
             let domains = found.domains();
             let _ = (domains.uniform(), found.inside(&domains), found.across(&domains));
             good[2] += 1;
+        }
+        if let Ok(found) = rates::read(text, "m") {
+            assert_eq!((found.order().len(), found.levels().is_empty()), (found.names.len(), false));
+            let _ = found.slow_pairs();
+            good[3] += 1;
         }
     });
     assert!(tried > 20_000 && good.iter().all(|count| *count > 100), "{tried} {good:?}");

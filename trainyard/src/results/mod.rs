@@ -1,5 +1,6 @@
 //! What verbs return. Each serialises to JSON with `schema_version` and `verb` first and units in the names of keys.
 
+mod ablate;
 mod exchange;
 mod explain;
 mod plan;
@@ -7,6 +8,7 @@ mod scoreboard;
 mod size;
 mod train_policy;
 
+pub use ablate::{AblateResult, AblationScores};
 pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};

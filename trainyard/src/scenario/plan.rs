@@ -60,6 +60,14 @@ impl PolicyName {
             Self::Random => "random",
         }
     }
+    /// Whether it draws: its plan then depends on the scenario's seed.
+    #[must_use]
+    pub const fn draws(self) -> bool {
+        match self {
+            Self::Random => true,
+            Self::Megatron | Self::Exhaustive | Self::DynProg => false,
+        }
+    }
 }
 
 impl PolicyName {

@@ -1,5 +1,6 @@
 //! What can be done with a scenario. Nothing here prints; progress goes through a [`crate::Context`].
 
+mod ablate;
 mod calibrate;
 mod calibrate_rows;
 mod check;
@@ -27,6 +28,7 @@ mod train_policy;
 mod validate;
 mod whatif;
 
+pub use ablate::{AblateRequest, Seeds, Shard, ablate, merge_ablations};
 pub use calibrate::calibrate;
 pub use calibrate_rows::{CalibrateRowsRequest, calibrate_rows};
 pub use check::check;

@@ -16,6 +16,7 @@ use sched::{ClosedForm, Evaluator as _};
 use toml::{Table, Value};
 
 use super::points::{Points, path, set};
+use crate::error::in_a_line;
 use crate::job::{Job, cost_model};
 use crate::long_run::Setting;
 use crate::scenario::{Loaded, PlanChoice, Scenario};
@@ -130,7 +131,7 @@ impl Base<'_> {
         for (((index, values), loaded), model) in range.zip(&values).zip(&read).zip(models) {
             let keys = values.iter().zip(kinds).map(|(value, kind)| cell(value.as_ref(), *kind)).collect();
             let outcome = match (loaded, model) {
-                (Err(error), _) => Outcome::Infeasible(reason(error)),
+                (Err(error), _) => Outcome::Infeasible(error.in_a_line()),
                 (Ok(_), Some(Err(reason))) => Outcome::Infeasible(reason),
                 (Ok(loaded), Some(Ok(model))) => {
                     let cost = &costs.models[model].1;
@@ -139,17 +140,17 @@ impl Base<'_> {
                             let world = world(&mut worlds, loaded, model, cost);
                             let plan = worlds[world].2.profiled(plan);
                             let prediction = worlds[world].2.evaluate(&plan);
-                            prediction.map(|p| (plan, p)).map_err(|no| reasons(&no.reasons))
+                            prediction.map(|p| (plan, p)).map_err(|no| in_a_line(&no.reasons))
                         }
                         PlanChoice::Written(_) | PlanChoice::Policy(..) => match self.decide(loaded, cost) {
                             Err(Error::Interrupted) => return Err(Error::Interrupted),
-                            other => other.map_err(|error| reason(&error)),
+                            other => other.map_err(|error| error.in_a_line()),
                         },
                     };
                     match decided {
                         Ok((plan, prediction)) => match self.results(loaded, &plan, &prediction) {
                             Ok(cells) => Outcome::Done(cells),
-                            Err(problem) => Outcome::Infeasible(reasons(&[problem])),
+                            Err(problem) => Outcome::Infeasible(in_a_line(&[problem])),
                         },
                         Err(reason) => Outcome::Infeasible(reason),
                     }
@@ -223,7 +224,7 @@ impl<'a> Costs<'a> {
                 Ok(self.models.len() - 1)
             }
             Err(error) => {
-                let reason = reason(&error);
+                let reason = error.in_a_line();
                 self.refused.push((loaded, reason.clone()));
                 Err(reason)
             }
@@ -278,19 +279,6 @@ fn results(loaded: &Loaded, plan: &Plan, prediction: &Prediction) -> Vec<Cell> {
         number(Some(prediction.basis.assumed)),
         Cell::Text(words::plan(plan)),
     ]
-}
-
-/// Why a point is none, in words that do not say where: a point has no file.
-fn reason(error: &Error) -> String {
-    match error {
-        Error::Input(error) => reasons(&error.problems),
-        Error::Infeasible { infeasible, .. } => reasons(&infeasible.reasons),
-        Error::Run(_) | Error::Files { .. } | Error::Interrupted => error.to_string(),
-    }
-}
-
-fn reasons(problems: &[ir::Problem]) -> String {
-    problems.iter().map(|problem| format!("{}: {}", problem.subject, problem.message)).collect::<Vec<_>>().join("; ")
 }
 
 /// The names that each key goes through.
