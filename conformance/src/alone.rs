@@ -123,7 +123,7 @@ fn duration(program: &Program, role: &Role, op: Op, cost: &CostModel) -> u64 {
         Op::Optimizer if program.layout.sharing.offload_optimizer => {
             cost.host_optimizer(stepped(), program.workload.precision, kind)
         }
-        Op::Optimizer => cost.optimizer(stepped(), program.workload.precision, kind),
+        Op::Optimizer => cost.optimizer(stepped(), program.workload.precision, program.layout.tensor, kind),
         Op::HostCopy { bytes, .. } => cost.host_copy(bytes, program.device(role.ranks.first())),
         Op::Collective { .. } | Op::Send { .. } | Op::Receive { .. } => panic!("{op:?} has partners"),
     };

@@ -4,7 +4,7 @@
 //! **Deliberately ignorant of** policies, schedules and programs' order: every function is pure in its arguments.
 //!
 //! A [`CostModel`] prices compute, collectives and messages on one [`ir::Cluster`] from [`Calibration`]s (plain data,
-//! TOML) or a [`PassTable`]; [`fit`] makes a calibration from an executor's measurements; [`memory`] counts bytes.
+//! TOML), from measured layers ([`Profile`]) or a [`PassTable`]; [`fit`] makes a calibration from an executor's measurements; [`memory`] counts bytes.
 //! What a software [`Stack`] adds comes from a catalog of [`Stacks`] with declared fallbacks; how far a price may be off is
 //! [`CostModel::spread`], what of it was never measured [`CostModel::assumptions`].
 //! Times are whole nanoseconds, at least one, and equal on all machines (`libm`, fixed order of sums).
@@ -73,6 +73,7 @@ mod model;
 mod pass_table;
 mod place;
 mod prices;
+mod profile;
 mod shapes;
 mod slowing;
 mod stack;
@@ -97,6 +98,7 @@ pub use model::{CostModel, NINETY_PERCENT, Priced, Spread, SpreadCause, deduplic
 pub use pass_table::{PassTable, StagePasses};
 pub use place::GroupPlace;
 pub use prices::Prices;
+pub use profile::{Profile, ProfiledLayer, ProfiledPoint};
 pub use slowing::{Progress, Slowing};
 pub use stack::{
     ClassRow, ColdGroup, ExpertSync, GraphUse, PrecisionClass, SpreadTerms, Stack, StackConstants, StackKey, StackRow,

@@ -11,12 +11,17 @@ use crate::basis::Basis;
 use crate::calibration::Calibration;
 use crate::collective::{self, Exchange, Formula, Mixed, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
-use crate::prices::{Prices, begins, kind_prices, total};
+use crate::prices::{Prices, begins, kind_prices, neighbours, total};
+use crate::profile::Ready;
 use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
 
+mod crossing;
+mod profiled;
 mod reach;
 mod trust;
 
+use crossing::crossing;
+pub use crossing::deduplicated;
 pub use trust::{NINETY_PERCENT, Spread, SpreadCause};
 
 /// A duration and its basis. Never zero: at least one nanosecond.
@@ -52,6 +57,8 @@ pub struct CostModel {
     source: Source,
     stack: Stack,
     stragglers_per_doubling: f64,
+    /// Measured layers, by kind of device; empty if there are none.
+    profiles: Vec<Option<Ready>>,
 }
 
 /// Where prices come from.
@@ -117,7 +124,7 @@ impl CostModel {
     }
 
     fn of(cluster: Cluster, source: Source) -> Self {
-        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0 }
+        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0, profiles: Vec::new() }
     }
 
     /// With what a software stack adds. Without one nothing is added, and the spread is the hardware's own. Given
@@ -172,8 +179,9 @@ impl CostModel {
             return table.unpriced(program);
         }
         let formats = formats(program.workload.precision);
-        let mut problems = Vec::new();
-        for kind in self.used_kinds(program).into_iter().map(|id| self.cluster.device_kind(id)) {
+        let used = self.used_kinds(program);
+        let mut problems = self.unprofiled(program.shape(), &used);
+        for kind in used.into_iter().map(|id| self.cluster.device_kind(id)) {
             for format in formats.iter().filter(|format| kind.peak(**format).is_none()) {
                 let supported: Vec<&str> = kind.peak.iter().map(|(format, _)| format.name()).collect();
                 problems.push(
@@ -219,13 +227,14 @@ impl CostModel {
         let mut prices = match &self.source {
             Source::Table(table) => Prices::from_table(shape.model, table.clone()),
             Source::Calibrations { .. } => Prices::of_kinds(shape.model, self.cluster.device_kinds.len(), |id| {
-                let (kind, prepared, software) = (self.cluster.device_kind(id), self.prepared(id), self.software());
+                let software = self.software();
                 kind_prices(self.dispatch(id), shape, |unit, pass, recompute| {
-                    prepared.unit(kind, &software, shape, unit, (pass, recompute))
+                    self.unit(id, &software, shape, unit, (pass, recompute))
                 })
             }),
         };
-        prices.sync = self.message_sync(shape);
+        let kinds = (0..self.cluster.device_kinds.len()).map(DeviceKindId::at);
+        prices.sync = kinds.map(|kind| self.message_sync(shape, kind)).collect();
         prices.hidden = self.stack.constants.hidden_in_launches;
         prices
     }
@@ -243,20 +252,20 @@ impl CostModel {
         units: UnitRange,
         device: DeviceKindId,
     ) -> Priced {
-        let sync = if begins(chunk, pass, units) { self.message_sync(shape) } else { 0 };
+        let held = || self.message_sync(shape, device)[neighbours(chunk)];
+        let sync = if begins(chunk, pass, units) { held() } else { 0 };
         match &self.source {
             Source::Table(table) => {
                 let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
                 Priced::of_table(SimDuration::from_nanoseconds(duration))
             }
             Source::Calibrations { .. } => {
-                let (kind, prepared) = (self.cluster.device_kind(device), self.prepared(device));
                 let (nanoseconds, basis) = self.dispatch(device);
                 let counts = unit_counts(shape.model, chunk, units);
                 let of = |counts: [u32; UnitKind::COUNT], recompute| {
                     let there = UnitKind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
                     there.map(move |(unit, count)| {
-                        (count, prepared.unit(kind, &self.software(), shape, unit, (pass, recompute)))
+                        (count, self.unit(device, &self.software(), shape, unit, (pass, recompute)))
                     })
                 };
                 let units = of(counts.recomputed, chunk.recompute).chain(of(counts.kept, Recompute::None));
@@ -280,6 +289,9 @@ impl CostModel {
 
     /// Dispatch of one instruction on a kind of device: (nanoseconds, basis). Nothing rests on a dispatch that is nothing.
     fn dispatch(&self, device: DeviceKindId) -> (u64, Basis) {
+        if self.profile(device).is_some() {
+            return (0, Basis::Measured);
+        }
         let calibration = &self.prepared(device).calibration;
         let instruction_us = calibration.dispatch.instruction_us;
         let basis = match (instruction_us > 0.0, calibration.threads, &calibration.measured) {
@@ -384,6 +396,7 @@ impl CostModel {
         algorithm: CollectiveAlgorithm,
     ) -> Priced {
         match crossing(model, workload, axis, kind, place) {
+            _ if self.is_in_passes(axis, place) => Priced::of_table(SimDuration::ZERO),
             Some(crossing) => self.expert_exchange(bytes, place, crossing),
             None => self.collective(kind, bytes, place, algorithm),
         }
@@ -400,6 +413,9 @@ impl CostModel {
         place: GroupPlace,
         algorithm: CollectiveAlgorithm,
     ) -> Bytes {
+        if self.is_in_passes(axis, place) {
+            return Bytes::new(1);
+        }
         let all = self.wire_bytes(kind, bytes, place, algorithm);
         match crossing(model, workload, axis, kind, place) {
             Some(crossing) => {
@@ -472,12 +488,15 @@ impl CostModel {
         }
     }
 
-    /// The optimizer step of `parameters` parameters, with what the stack adds to each iteration and parameter.
+    /// The optimizer step of `parameters` parameters at a tensor degree, which alone a profile's updates depend on, with what
+    /// the stack adds to each iteration and parameter.
     #[must_use]
-    pub fn optimizer(&self, parameters: u64, precision: Precision, device: DeviceKindId) -> Priced {
-        let priced = match &self.source {
-            Source::Table(table) => Priced::of_table(table.optimizer),
-            Source::Calibrations { .. } => {
+    pub fn optimizer(&self, parameters: u64, precision: Precision, tensor: u32, device: DeviceKindId) -> Priced {
+        let profiled = self.profile(device).and_then(|profile| profile.update(tensor, parameters));
+        let priced = match (&self.source, profiled) {
+            (Source::Table(table), _) => Priced::of_table(table.optimizer),
+            (Source::Calibrations { .. }, Some(seconds)) => Priced::of((seconds, Basis::Measured)),
+            (Source::Calibrations { .. }, None) => {
                 self.step(Streaming::Optimizer, optimizer_bytes(parameters, precision), device)
             }
         };
@@ -507,12 +526,6 @@ impl CostModel {
         let added = nanoseconds(iteration_us * 1e-6 + parameters as f64 * optimizer_ns_per_parameter * 1e-9);
         let sum = priced.duration.nanoseconds().saturating_add(added).min(LONGEST);
         Priced { duration: SimDuration::from_nanoseconds(sum), ..priced }
-    }
-
-    /// By how much each pass of a chunk is held up where stages exchange messages, in nanoseconds: the stack's. Part of the
-    /// price of the instruction that begins with the chunk's first unit.
-    fn message_sync(&self, shape: Shape<'_>) -> u64 {
-        if shape.layout.pipeline > 1 { nanoseconds(self.stack.constants.message_sync_us * 1e-6) } else { 0 }
     }
 
     fn step(&self, kind: Streaming, bytes: Bytes, device: DeviceKindId) -> Priced {
@@ -551,36 +564,9 @@ fn formats(precision: Precision) -> Vec<Precision> {
     if outside == precision { vec![precision] } else { vec![precision, outside] }
 }
 
-/// The share that crosses of what tokens send to experts on other nodes, where each goes to a node once.
-fn crossing(model: &Model, workload: &Workload, axis: Axis, kind: CollectiveKind, place: GroupPlace) -> Option<f64> {
-    let experts = model.variants.experts?;
-    let once = workload.recipe.deduplicated_dispatch
-        && axis == Axis::Expert
-        && kind == CollectiveKind::AllToAll
-        && place.nodes > 1;
-    once.then(|| deduplicated(experts.count, experts.active, place.nodes, None))
-}
-
 /// A collective of whole buffers.
 const fn whole(kind: CollectiveKind, bytes: Bytes, place: GroupPlace) -> Exchange {
     Exchange { kind, bytes: bytes.get() as f64, place, crossing: 1.0 }
-}
-
-/// Of the parts of tokens that go to other nodes in an exchange among experts, the share that crosses if each token goes to
-/// a node once: tokens choose `active` of `experts` at random, which lie in equal parts on `nodes` nodes. The expected
-/// number of distinct nodes over the choices, `k (1 - C(E - E/k, a) / C(E, a)) / a`, of at most `most_nodes` where the
-/// router limits them (DeepSeek-V3: 4); 1 on one node.
-#[must_use]
-pub fn deduplicated(experts: u32, active: u32, nodes: u32, most_nodes: Option<u32>) -> f64 {
-    if nodes <= 1 || active == 0 || experts < nodes {
-        return 1.0;
-    }
-    let (all, elsewhere) = (f64::from(experts), f64::from(experts) * (1.0 - 1.0 / f64::from(nodes)));
-    let missed: f64 = (0..active.min(experts))
-        .map(|chosen| ((elsewhere - f64::from(chosen)) / (all - f64::from(chosen))).max(0.0))
-        .product();
-    let reached = (f64::from(nodes) * (1.0 - missed)).min(most_nodes.map_or(f64::INFINITY, f64::from));
-    (reached / f64::from(active)).min(1.0)
 }
 
 fn missing(subject: String, wanted: &str, calibrations: &[Calibration]) -> Problem {

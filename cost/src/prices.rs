@@ -21,8 +21,9 @@ pub struct Prices {
     model: Model,
     kinds: Vec<KindPrices>,
     table: Option<PassTable>,
-    /// By how much an instruction that begins a pass of a chunk is held up.
-    pub(crate) sync: u64,
+    /// By how much an instruction that begins a pass of a chunk is held up, by kind of device and by how many others the
+    /// chunk exchanges messages with.
+    pub(crate) sync: Vec<[u64; 3]>,
     /// Share of a device's waiting for launches in which collectives hide.
     pub(crate) hidden: f64,
 }
@@ -37,16 +38,16 @@ pub(crate) struct KindPrices {
 
 impl Prices {
     pub(crate) fn from_table(model: &Model, table: PassTable) -> Self {
-        Self { model: model.clone(), kinds: Vec::new(), table: Some(table), sync: 0, hidden: 0.0 }
+        Self { model: model.clone(), kinds: Vec::new(), table: Some(table), sync: Vec::new(), hidden: 0.0 }
     }
     pub(crate) fn of_kinds(model: &Model, kinds: usize, price: impl Fn(DeviceKindId) -> KindPrices) -> Self {
         let kinds = (0..kinds).map(|kind| price(DeviceKindId::at(kind))).collect();
-        Self { model: model.clone(), kinds, table: None, sync: 0, hidden: 0.0 }
+        Self { model: model.clone(), kinds, table: None, sync: Vec::new(), hidden: 0.0 }
     }
     /// One compute instruction; see [`crate::CostModel::compute`].
     #[must_use]
     pub fn compute(&self, chunk: &Chunk, pass: Pass, units: UnitRange, device: DeviceKindId) -> Priced {
-        let sync = if begins(chunk, pass, units) { self.sync } else { 0 };
+        let sync = if begins(chunk, pass, units) { self.sync[device.index()][neighbours(chunk)] } else { 0 };
         if let Some(table) = &self.table {
             let duration = table.compute(chunk, pass, units).nanoseconds().saturating_add(sync);
             return Priced { duration: SimDuration::from_nanoseconds(duration), basis: Basis::Measured };
@@ -133,6 +134,11 @@ pub(crate) const fn begins(chunk: &Chunk, pass: Pass, units: UnitRange) -> bool 
         Pass::Forward | Pass::Backward | Pass::BackwardInput => units.start == 0 && units.end > 0,
         Pass::Recompute | Pass::BackwardWeight => false,
     }
+}
+
+/// How many others a chunk exchanges messages with: the one before it and the one behind.
+pub(crate) fn neighbours(chunk: &Chunk) -> usize {
+    usize::from(!chunk.embedding) + usize::from(!chunk.head)
 }
 
 /// Dispatch plus all units; at least a nanosecond.

@@ -11,6 +11,7 @@ mod memory;
 mod memory_models;
 mod memory_rows;
 mod mixed;
+mod profiles;
 mod published;
 mod stacks;
 mod swarm;

@@ -1,5 +1,6 @@
 //! JSON with the place of every key, as configuration files have it: also with comments, commas before a closing bracket
-//! and the words of Python, which DeepSpeed's readers and GPT-NeoX's files allow.
+//! and the words of Python, which DeepSpeed's readers and GPT-NeoX's files allow. Files of settings are flat lists of paths;
+//! files of tables are trees.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -18,13 +19,15 @@ pub(crate) struct Fault {
 const DEEPEST: usize = 32;
 /// More keys than any configuration has.
 const MOST_KEYS: usize = 10_000;
+/// More values than any table has.
+const MOST_NODES: usize = 2_000_000;
 
 /// The keys of an object, those of objects inside it under paths with dots.
 ///
 /// # Errors
 /// The first fault: after it, places of brackets would be guesses.
 pub(crate) fn settings(text: &str) -> Result<Vec<Setting>, Fault> {
-    let mut parser = Parser { text, rest: text.char_indices().peekable(), settings: Vec::new() };
+    let mut parser = Parser { text, rest: text.char_indices().peekable(), settings: Vec::new(), nodes: 0 };
     if text.starts_with('\u{feff}') {
         parser.rest.next();
     }
@@ -40,10 +43,48 @@ pub(crate) fn settings(text: &str) -> Result<Vec<Setting>, Fault> {
     Ok(parser.settings)
 }
 
+/// A value of a tree, and the bytes that it stands at.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Node {
+    pub(crate) value: Tree,
+    pub(crate) range: Range<usize>,
+}
+
+/// See [`Node`].
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Tree {
+    /// Keys, each with its place, in the order of the file; a key may stand there twice.
+    Object(Vec<(String, Range<usize>, Node)>),
+    /// Values in order.
+    List(Vec<Node>),
+    /// Anything else.
+    Leaf(Value),
+}
+
+/// The value that a whole text is.
+///
+/// # Errors
+/// The first fault: after it, places of brackets would be guesses.
+pub(crate) fn tree(text: &str) -> Result<Node, Fault> {
+    let mut parser = Parser { text, rest: text.char_indices().peekable(), settings: Vec::new(), nodes: 0 };
+    if text.starts_with('\u{feff}') {
+        parser.rest.next();
+    }
+    parser.blank();
+    let node = parser.node(0)?;
+    parser.blank();
+    if parser.peek().is_some() {
+        return Err(parser.fault("something stands behind the last bracket"));
+    }
+    Ok(node)
+}
+
 struct Parser<'t> {
     text: &'t str,
     rest: Peekable<CharIndices<'t>>,
     settings: Vec<Setting>,
+    /// Values of a tree so far.
+    nodes: usize,
 }
 
 impl Parser<'_> {
@@ -114,6 +155,67 @@ impl Parser<'_> {
                 let value = self.value(depth)?;
                 self.settings.push(Setting { path, value, range });
             }
+            self.blank();
+            match self.peek() {
+                Some(',') => drop(self.rest.next()),
+                Some('}') => {}
+                _ => return Err(self.fault("a comma or a closing brace should stand here")),
+            }
+        }
+    }
+    fn node(&mut self, depth: usize) -> Result<Node, Fault> {
+        self.nodes += 1;
+        if depth > DEEPEST || self.nodes > MOST_NODES {
+            return Err(self.fault("values are nested too deeply, or more than any table has"));
+        }
+        let start = self.at();
+        let value = match self.peek() {
+            Some('{') => self.tree_object(depth)?,
+            Some('[') => self.tree_list(depth)?,
+            Some('"' | '\'') => Tree::Leaf(Value::Text(self.string()?)),
+            _ => Tree::Leaf(self.word()?),
+        };
+        Ok(Node { value, range: start..self.at() })
+    }
+    fn tree_list(&mut self, depth: usize) -> Result<Tree, Fault> {
+        self.rest.next();
+        let mut items = Vec::new();
+        loop {
+            self.blank();
+            if self.rest.next_if(|(_, c)| *c == ']').is_some() {
+                return Ok(Tree::List(items));
+            }
+            items.push(self.node(depth + 1)?);
+            self.blank();
+            match self.peek() {
+                Some(',') => drop(self.rest.next()),
+                Some(']') => {}
+                _ => return Err(self.fault("a comma or a closing bracket should stand here")),
+            }
+        }
+    }
+    fn tree_object(&mut self, depth: usize) -> Result<Tree, Fault> {
+        self.rest.next();
+        let mut keys = Vec::new();
+        loop {
+            self.blank();
+            match self.peek() {
+                Some('}') => {
+                    self.rest.next();
+                    return Ok(Tree::Object(keys));
+                }
+                Some('"' | '\'') => {}
+                _ => return Err(self.fault("a key in quotes or a closing brace should stand here")),
+            }
+            let start = self.at();
+            let key = self.string()?;
+            let range = start..self.at();
+            self.blank();
+            if self.rest.next_if(|(_, c)| *c == ':').is_none() {
+                return Err(self.fault("a colon should stand here"));
+            }
+            self.blank();
+            keys.push((key, range, self.node(depth + 1)?));
             self.blank();
             match self.peek() {
                 Some(',') => drop(self.rest.next()),
@@ -223,7 +325,7 @@ impl Parser<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::settings;
+    use super::{Tree, settings, tree};
 
     fn check(text: &str, expect: Result<&[(&str, &str)], &str>) {
         match (settings(text), expect) {
@@ -247,6 +349,31 @@ mod tests {
         check("# one\n{ \"a\": True, // two\n 'b': None,\n}\n", Ok(&[("a", "true"), ("b", "null")]));
         check("{\"a\\u0041\\n\": \"x\\\"\"}", Ok(&[("aA\n", "x\\\"")]));
         check("{\"a\": [{\"b\": 1}]}", Ok(&[("a", "[a table]")]));
+    }
+
+    #[test]
+    fn trees_keep_lists_and_places() {
+        let text = "[{\"a\": [1, [\"b\", true]]}, {}]";
+        let node = tree(text).expect("sound");
+        let Tree::List(items) = &node.value else { panic!("{node:?}") };
+        let Tree::Object(keys) = &items[0].value else { panic!("{node:?}") };
+        let (key, place, inner) = &keys[0];
+        assert_eq!(
+            (key.as_str(), &text[place.clone()], &text[inner.range.clone()]),
+            ("a", "\"a\"", "[1, [\"b\", true]]")
+        );
+        assert_eq!(items[1].value, Tree::Object(Vec::new()));
+        let deep = "[".repeat(100_000);
+        for (text, part) in [
+            ("", "file ends"),
+            ("[1", "file ends"),
+            ("{\"a\": NaN}", "neither a number"),
+            ("1 2", "behind"),
+            (deep.as_str(), "too deeply"),
+        ] {
+            let fault = tree(text).expect_err("no tree");
+            assert!(fault.message.contains(part), "{fault:?}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod measured_runs;
 pub mod megatron;
 pub mod nccl_tests;
 pub mod rank_map;
+pub mod sailor;
 pub mod tokenizer;
 pub mod topology;
 pub mod torchtitan;

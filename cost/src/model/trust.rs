@@ -133,6 +133,10 @@ impl CostModel {
                 notes.push(format!("calibration {} of {} declares no spread", prepared.calibration.name, kind.name));
             }
             notes.extend(slowing_note(program, kind.name.as_str(), &prepared.calibration.interference));
+            if let Some(profile) = self.profile(id) {
+                notes.extend(profile.notes(&kind.name, program.shape()));
+                continue;
+            }
             let mut assumed: Vec<String> = Vec::new();
             let mut kernels = Vec::new();
             for unit in UnitKind::ALL.into_iter().filter(|unit| unit.is_in(&program.model)) {

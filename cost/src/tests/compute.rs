@@ -141,7 +141,7 @@ fn a_pass_table_holds_exactly() {
     }
     let (from, to) = (DeviceId::new(0), DeviceId::new(1));
     assert_eq!(model.message(ir::Bytes::new(1 << 30), from, to).duration, ns(601));
-    assert_eq!(model.optimizer(1 << 30, Precision::Bf16, KIND).duration, ns(1), "never nothing");
+    assert_eq!(model.optimizer(1 << 30, Precision::Bf16, 1, KIND).duration, ns(1), "never nothing");
     assert_eq!(model.gradient_norm(1 << 30, KIND).duration, ns(5));
     // Three chunks to a stage: a third each, rounded up.
     let interleaved = PassTable { chunks_per_stage: 3, ..table.clone() };

@@ -29,7 +29,7 @@ fn iteration(owned: &Owned, recompute: Recompute) -> f64 {
         layers * collective(AllReduce) * if recompute == Recompute::Full { 6.0 } else { 4.0 }
     };
     let parameters = crate::memory::parameters(shape, &chunk);
-    let optimizer = model.optimizer(parameters, shape.workload.precision, kind).duration.seconds();
+    let optimizer = model.optimizer(parameters, shape.workload.precision, shape.layout.tensor, kind).duration.seconds();
     compute(Pass::Forward) + compute(Pass::Backward) + again + exchange + optimizer
 }
 

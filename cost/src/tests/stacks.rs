@@ -327,7 +327,7 @@ fn a_stack_adds_what_it_says_to_each_price() {
     ] {
         assert_eq!(time(synced, pass, units), time(some, pass, units) + added, "{pass:?} {units:?}");
     }
-    let step = |constants| with(constants).optimizer(1_000_000, Precision::Bf16, KIND).duration.nanoseconds();
+    let step = |constants| with(constants).optimizer(1_000_000, Precision::Bf16, 1, KIND).duration.nanoseconds();
     let added = StackConstants { iteration_us: 2000.0, optimizer_ns_per_parameter: 0.5, ..none };
     assert_eq!(step(added), step(none) + 2_000_000 + 500_000);
     let place = GroupPlace::of(dgx_a100(2).cluster(), &(0..16).map(DeviceId::new).collect::<Vec<_>>());

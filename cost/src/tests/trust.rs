@@ -140,7 +140,7 @@ fn copies_to_the_host_and_optimizers_there_say_what_they_rest_on() {
     let measured = with(&calibration).host_optimizer(1_000_000, Precision::Bf16, KIND);
     let bytes = ir::counts::optimizer_bytes(1_000_000, Precision::Bf16).get();
     assert_eq!((measured.duration.nanoseconds(), measured.basis), (bytes, Basis::Interpolated));
-    assert!(measured.duration > with(&calibration).optimizer(1_000_000, Precision::Bf16, KIND).duration);
+    assert!(measured.duration > with(&calibration).optimizer(1_000_000, Precision::Bf16, 1, KIND).duration);
 }
 
 #[test]

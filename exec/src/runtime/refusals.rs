@@ -208,6 +208,8 @@ fn recipe(program: &Program) -> Vec<Problem> {
     let scattered = "the CPU executor sends whole messages between stages";
     let scatters = asked.scattered_messages != plain.scattered_messages;
     refuse(scatters, "scattered_messages", scattered, "set it to false");
+    let blocking = "messages of the CPU executor go beside passes";
+    refuse(asked.blocking_messages != plain.blocking_messages, "blocking_messages", blocking, "set it to false");
     let graphs = "a CPU has no CUDA graphs";
     refuse(asked.cuda_graphs != plain.cuda_graphs, "cuda_graphs", graphs, "set cuda_graphs = false");
     let packed = "the CPU executor packs the documents that it is given, which are not of one length";

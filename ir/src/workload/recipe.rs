@@ -72,6 +72,10 @@ pub struct Recipe {
     /// Messages between stages are divided over the tensor group and gathered behind (Narayanan et al. 2021, section
     /// 4.1; DeepSpeed); sequence parallelism divides them anyway.
     pub scattered_messages: bool,
+    /// A stage computes nothing while it sends or receives: each pass is longer by the messages that it waits for or hands
+    /// on, as in DeepSpeed's pipeline engine; else messages go beside passes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub blocking_messages: bool,
     /// Whether the device launches whole graphs of kernels by itself, so that the host costs nothing per kernel.
     pub cuda_graphs: bool,
     /// Tokens of each document packed into a sequence, where attention stays inside documents; `None`: one document.
@@ -106,6 +110,7 @@ impl Default for Recipe {
             reduced_gradients: GradientFormat::Fp32,
             early_stop_recompute: false,
             scattered_messages: false,
+            blocking_messages: false,
             cuda_graphs: false,
             document_length: None,
             deduplicated_dispatch: false,

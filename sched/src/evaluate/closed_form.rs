@@ -447,6 +447,11 @@ impl Evaluator for ClosedForm<'_> {
         let layout = crate::layout::layout(plan);
         let reductions = Reductions::new(world.model, world.workload, &layout, plan, &chunks);
         let number = self.prepare(plan, &[]);
+        let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
+        let reasons = world.cost.unprofiled(shape, &self.prepared(number).1.kinds());
+        if !reasons.is_empty() {
+            return Err(Infeasible { reasons, nearest: Vec::new() });
+        }
         let everybody = match self.everybody(plan, number, &reductions, &chunks) {
             Ok(everybody) => everybody,
             Err(reason) => return Err(Infeasible { reasons: vec![reason], nearest: Vec::new() }),

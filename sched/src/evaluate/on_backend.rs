@@ -270,7 +270,9 @@ fn add_basis(program: &VerifiedProgram, clock: Clock, role: &Role, lane: &Lane, 
             }
             (Clock::Simulated, Op::HostCopy { bytes, .. }) => index(cost.host_copy(bytes, program.device(first)).basis),
             (Clock::Simulated, Op::GradientNorm) => index(cost.gradient_norm(1, kind).basis),
-            (Clock::Simulated, Op::Optimizer) => index(cost.optimizer(1, program.workload.precision, kind).basis),
+            (Clock::Simulated, Op::Optimizer) => {
+                index(cost.optimizer(1, program.workload.precision, program.layout.tensor, kind).basis)
+            }
         };
         // A message is counted once: where it is received.
         if instruction.stream != Stream::ForwardSend && instruction.stream != Stream::BackwardSend {

@@ -303,7 +303,7 @@ impl Prepared {
             let on_host = self.layout.sharing.offload_optimizer;
             let optimizer = |lane: &Lane| match on_host {
                 true => cost.host_optimizer(stepped, precision, lane.kind),
-                false => cost.optimizer(stepped, precision, lane.kind),
+                false => cost.optimizer(stepped, precision, self.layout.tensor, lane.kind),
             };
             let copied = |bytes: Bytes| slowest(lanes.iter().map(|lane| cost.host_copy(bytes, lane.device)));
             let copy = |bytes: Bytes| world.relief.price(Activity::HostCopy, copied(bytes));

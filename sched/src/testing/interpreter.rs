@@ -155,7 +155,9 @@ impl State<'_> {
             Op::Optimizer if self.program.layout.sharing.offload_optimizer => {
                 self.cost.host_optimizer(stepped(), self.program.workload.precision, kind)
             }
-            Op::Optimizer => self.cost.optimizer(stepped(), self.program.workload.precision, kind),
+            Op::Optimizer => {
+                self.cost.optimizer(stepped(), self.program.workload.precision, self.program.layout.tensor, kind)
+            }
             Op::HostCopy { bytes, .. } => self.cost.host_copy(bytes, device),
             Op::Send { peer, message, bytes } => {
                 let other = u32::try_from(i64::from(me) + peer.shift).unwrap();

@@ -55,7 +55,7 @@ impl Prices {
                         let (stepped, precision) = (stepped_parameters(program, role), program.workload.precision);
                         let priced = match program.layout.sharing.offload_optimizer {
                             true => cost.host_optimizer(stepped, precision, kind),
-                            false => cost.optimizer(stepped, precision, kind),
+                            false => cost.optimizer(stepped, precision, program.layout.tensor, kind),
                         };
                         priced.duration.nanoseconds()
                     }

@@ -341,6 +341,7 @@ fn recipes_that_are_not_followed_are_refused() {
     check(|r| r.sharded_loss = false, "training.sharded_loss");
     check(|r| r.early_stop_recompute = true, "training.early_stop_recompute");
     check(|r| r.scattered_messages = true, "training.scattered_messages");
+    check(|r| r.blocking_messages = true, "training.blocking_messages");
     check(|r| r.cuda_graphs = true, "training.cuda_graphs");
     check(|r| r.document_length = Some(8), "training.document_length");
 }
