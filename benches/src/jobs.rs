@@ -61,7 +61,10 @@ impl Job {
 }
 
 fn stages(layers: &[u32], recompute: Recompute) -> Vec<StagePlan> {
-    layers.iter().map(|layers| StagePlan { layers: vec![*layers], recompute, recompute_layers: None }).collect()
+    layers
+        .iter()
+        .map(|layers| StagePlan { layers: vec![*layers], recompute, recompute_layers: None, tensor: None })
+        .collect()
 }
 
 fn workload(sequence_length: u32, global_batch: u32) -> Workload {

@@ -42,7 +42,9 @@ pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
         program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect();
     let keys: Vec<Vec<Option<(Meeting, usize)>>> = program.roles.iter().map(|role| meetings(program, role)).collect();
     let mut partners: BTreeMap<Meeting, Partners> = BTreeMap::new();
-    let prices = cost.prepare(program.shape());
+    let prices = (0..program.layout.pipeline)
+        .map(|position| cost.prepare(program.shape_in(&program.layout.at(position))))
+        .collect::<Vec<_>>();
     let mut reached: Vec<Vec<bool>> = times.iter().map(|role| vec![false; role.len()]).collect();
     loop {
         let mut progress = false;
@@ -64,7 +66,7 @@ pub fn times(program: &Program, cost: &CostModel) -> Vec<Vec<Times>> {
                 partners.came.push((index, place, issued));
                 if partners.came.len() == partners.size {
                     let start = partners.came.iter().map(|(_, _, time)| *time).max().unwrap_or(0);
-                    let end = start + exposed(program, role, instruction, cost, &prices);
+                    let end = start + exposed(program, role, instruction, cost, &prices[role.stage.index()]);
                     for (role, place, issued) in &partners.came {
                         times[*role][*place] = Some(Times { issued: *issued, start, end });
                     }
@@ -111,13 +113,14 @@ fn devices(program: &Program, group: GroupId, rank: Rank) -> Vec<DeviceId> {
 
 fn duration(program: &Program, role: &Role, op: Op, cost: &CostModel) -> u64 {
     let kind = cost.cluster().place(program.device(role.ranks.first())).device_kind;
+    let layout = program.layout.at(role.stage.raw());
     let stepped = || -> u64 {
         let own = program.chunks.iter().filter(|chunk| chunk.stage == role.stage);
-        own.map(|chunk| cost::memory::stepped_parameters(program.shape(), chunk)).sum()
+        own.map(|chunk| cost::memory::stepped_parameters(program.shape_in(&layout), chunk)).sum()
     };
     let priced = match op {
         Op::Compute { pass, chunk, units, .. } => {
-            cost.compute(program.shape(), program.chunk(chunk), pass, units, kind)
+            cost.compute(program.shape_in(&layout), program.chunk(chunk), pass, units, kind)
         }
         Op::GradientNorm => cost.gradient_norm(stepped(), kind),
         Op::Optimizer if program.layout.sharing.offload_optimizer => {

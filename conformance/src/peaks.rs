@@ -60,7 +60,7 @@ const COARSE: f64 = 0.25;
 
 fn stages(plan: &mut Plan, counts: &[u32]) {
     let recompute = plan.stages[0].recompute;
-    let stage = |layers: &u32| StagePlan { layers: vec![*layers], recompute, recompute_layers: None };
+    let stage = |layers: &u32| StagePlan { layers: vec![*layers], recompute, recompute_layers: None, tensor: None };
     plan.stages = counts.iter().map(stage).collect();
 }
 
@@ -144,7 +144,12 @@ fn whole(model: Model) -> Case {
         data: 1,
         tensor: 1,
         sequence_parallel: false,
-        stages: vec![StagePlan { layers: vec![model.layers], recompute: Recompute::None, recompute_layers: None }],
+        stages: vec![StagePlan {
+            layers: vec![model.layers],
+            recompute: Recompute::None,
+            recompute_layers: None,
+            tensor: None,
+        }],
         microbatch_size: 2,
         microbatches: 4,
         shares: ir::Shares::EQUAL,

@@ -122,6 +122,7 @@ impl Case {
                 layers: vec![self.model.layers],
                 recompute: Recompute::None,
                 recompute_layers: None,
+                tensor: None,
             }],
             microbatch_size: self.workload.global_batch,
             microbatches: 1,
@@ -289,6 +290,7 @@ fn plan(dice: &mut Dice, degrees: Degrees, model: &Model, microbatches: u32, mic
             layers,
             recompute: if mixed { dice.pick(&recompute) } else { uniform },
             recompute_layers: None,
+            tensor: None,
         })
         .collect();
     Plan {

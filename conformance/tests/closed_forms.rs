@@ -29,7 +29,12 @@ fn pipeline(p: u32, v: u32, m: u32, schedule: Schedule) -> Case {
         tensor: 1,
         sequence_parallel: false,
         stages: vec![
-            StagePlan { layers: vec![1; v as usize], recompute: Recompute::None, recompute_layers: None };
+            StagePlan {
+                layers: vec![1; v as usize],
+                recompute: Recompute::None,
+                recompute_layers: None,
+                tensor: None
+            };
             p as usize
         ],
         microbatch_size: 1,
@@ -177,7 +182,10 @@ fn uniform(seed: u64, wide: bool) -> Case {
         case.model.layers = p * v * layers;
         let recompute = dice.pick(&[Recompute::None, Recompute::Selective, Recompute::Full]);
         case.plan.stages =
-            vec![StagePlan { layers: vec![layers; v as usize], recompute, recompute_layers: None }; p as usize];
+            vec![
+                StagePlan { layers: vec![layers; v as usize], recompute, recompute_layers: None, tensor: None };
+                p as usize
+            ];
         if wide {
             case.widen(&mut dice);
             case.cluster = clusters::one_domain(u32::try_from(case.plan.world()).expect("at most some hundred ranks"));

@@ -43,10 +43,15 @@ pub struct Shape<'a> {
 }
 
 impl Program {
-    /// The shape that this program's ops refer to.
+    /// The shape that this program's ops refer to; where positions differ in their tensor degree, see [`Self::shape_in`].
     #[must_use]
     pub const fn shape(&self) -> Shape<'_> {
         Shape { model: &self.model, workload: &self.workload, layout: &self.layout }
+    }
+    /// The shape that ops refer to on a position whose [layout](Layout::at) this is.
+    #[must_use]
+    pub const fn shape_in<'a>(&'a self, layout: &'a Layout) -> Shape<'a> {
+        Shape { model: &self.model, workload: &self.workload, layout }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::named::named;
-use crate::{DeviceId, Rank, Schedule, Shares};
+use crate::{DeviceId, Schedule, Shares};
 
 /// A parallel dimension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -270,12 +270,16 @@ pub struct StagePlan {
     /// Layers of each chunk, the first ones, that it concerns; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recompute_layers: Option<u32>,
+    /// Ranks that share each matrix here, where they are not as many as [`Plan::tensor`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<u32>,
 }
 
 /// A plan: a small value that prints, parses and compares.
 ///
 /// Rank numbering is that of Megatron-LM: tensor fastest, then context, then data, then pipeline:
 /// `rank = ((pipeline_position * data + data_index) * context + context_index) * tensor + tensor_index`.
+/// Where stages differ in their tensor degree, ranks are numbered replica by replica ([`Plan::rank`]).
 /// In the experts' layers the ranks of one pipeline position are numbered anew: expert-tensor fastest, then expert, then
 /// copies of the experts.
 /// Chunk `c` of the whole model sits on position `c % pipeline`, or where its schedule places it ([`Schedule`]).
@@ -284,7 +288,7 @@ pub struct StagePlan {
 pub struct Plan {
     /// Replicas.
     pub data: u32,
-    /// Ranks that share each matrix.
+    /// Ranks that share each matrix; where stages differ ([`StagePlan::tensor`]), the most.
     pub tensor: u32,
     /// Whether activations between tensor-parallel parts are divided along the sequence (Korthikanti et al. 2022).
     pub sequence_parallel: bool,
@@ -314,7 +318,7 @@ pub struct Plan {
     /// Division and overlap beyond `zero` and `overlap_gradients`.
     #[serde(default, skip_serializing_if = "Sharing::is_default")]
     pub sharing: Sharing,
-    /// The device of each rank; empty means rank `r` on device `r`.
+    /// The device of each rank; empty means in order ([`Plan::device`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placement: Vec<DeviceId>,
 }
@@ -329,11 +333,6 @@ impl Plan {
     #[must_use]
     pub fn chunks_per_stage(&self) -> u32 {
         self.stages.first().map_or(0, |s| u32::try_from(s.layers.len()).expect("more chunks than u32"))
-    }
-    /// Ranks in all.
-    #[must_use]
-    pub fn world(&self) -> u64 {
-        u64::from(self.data) * u64::from(self.mesh.context) * u64::from(self.tensor) * u64::from(self.pipeline())
     }
     /// Ranks of one pipeline position that hold the same parameters before any sharding: data x context.
     #[must_use]
@@ -383,15 +382,5 @@ impl Plan {
         let counts = self.shares.counts().iter().flat_map(|count| [*count; 2]).collect::<Vec<_>>();
         let plan = Self { data, ..self };
         if counts.is_empty() { plan } else { plan.with_shares(counts) }
-    }
-    /// The rank at a pipeline position, replica (data and context index together) and tensor index.
-    #[must_use]
-    pub const fn rank(&self, position: u32, replica: u32, tensor_index: u32) -> Rank {
-        Rank::new((position * self.replicas() + replica) * self.tensor + tensor_index)
-    }
-    /// The device of a rank.
-    #[must_use]
-    pub fn device(&self, rank: Rank) -> DeviceId {
-        if self.placement.is_empty() { DeviceId::new(rank.raw()) } else { self.placement[rank.index()] }
     }
 }

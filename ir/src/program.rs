@@ -26,6 +26,7 @@ mod follows;
 mod group;
 mod layout;
 mod rank_set;
+mod ranks;
 pub mod text;
 pub mod unfold;
 
@@ -34,6 +35,7 @@ pub use digest::Digest;
 pub use group::Group;
 pub use layout::Layout;
 pub use rank_set::{RankSet, Run};
+pub use ranks::{RankPlace, ranks_across};
 
 /// Where an instruction queues. Streams of one rank run beside each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -555,7 +557,7 @@ impl Program {
     /// Ranks in all.
     #[must_use]
     pub fn world(&self) -> u32 {
-        self.layout.per_position() * self.layout.pipeline
+        self.layout.world()
     }
     /// The device of a rank.
     #[must_use]

@@ -93,8 +93,8 @@ impl std::fmt::Display for Shares {
 impl Layout {
     /// Which replica a rank is of.
     #[must_use]
-    pub const fn replica_of(&self, rank: Rank) -> u32 {
-        rank.raw() / (self.mesh.context * self.tensor) % self.data
+    pub fn replica_of(&self, rank: Rank) -> u32 {
+        self.place_of(rank).replica / self.mesh.context
     }
     /// Microbatches of a replica in an iteration.
     ///

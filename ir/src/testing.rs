@@ -118,6 +118,7 @@ pub(crate) fn program(data: u32, tensor: u32, microbatches: u32) -> Program {
             data,
             tensor,
             pipeline,
+            tensors: Vec::new(),
             sequence_parallel: false,
             microbatch_size: 1,
             microbatches,

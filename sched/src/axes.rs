@@ -92,8 +92,52 @@ pub(crate) fn families(layout: &Layout, experts: bool, embedding: Option<(u32, u
     found
 }
 
-/// The groups of [`families`], each of them by its first member.
+/// The groups of a layout whose positions differ in their tensor degree, where ranks are numbered replica by replica: those of
+/// one axis position by position. Nothing is divided over context ranks or experts.
+fn unlike_groups(layout: &Layout, embedding: Option<(u32, u32)>) -> Vec<AxisGroups> {
+    let one = layout.tensors.iter().sum::<u32>();
+    let state = Sharding::of(layout);
+    let mut found = Vec::new();
+    let mut add = |axis, family: Family, firsts: Vec<u32>| {
+        if family.size() > 1 {
+            found.push(AxisGroups { axis, family, firsts });
+        }
+    };
+    let first = |position: u32| layout.tensors[..position as usize].iter().sum::<u32>();
+    let replicas = || 0..layout.data;
+    for position in 0..layout.pipeline {
+        let (start, tensor) = (first(position), layout.tensor_at(position));
+        add(Axis::Tensor, Family::line(tensor, 1), replicas().map(|replica| replica * one + start).collect());
+        // Groups over replicas that are `apart` from each other.
+        let mut over = |axis, count: u32, apart: u32| {
+            let heads = replicas().filter(|replica| (replica / apart).is_multiple_of(count));
+            let firsts = heads.flat_map(|replica| (0..tensor).map(move |index| replica * one + start + index));
+            add(axis, Family::line(count, apart * one), firsts.collect());
+        };
+        let (copies, apart) = if state.axis == Axis::Replica { (layout.data, 1) } else { (state.copies, state.ranks) };
+        over(Axis::Replica, copies, apart);
+        if state.axis == Axis::Shard {
+            over(Axis::Shard, state.ranks, 1);
+        }
+        if state.norm_axis(layout, false) == Some(Axis::Data) {
+            over(Axis::Data, layout.data, 1);
+        }
+    }
+    if let Some((a, b)) = embedding.filter(|(a, b)| a != b) {
+        let (a, b) = (a.min(b), a.max(b));
+        let family = Family { count: 1, stride: 1, jumps: 2, jump: first(b) - first(a) };
+        let lanes = |replica: u32| (0..layout.tensor_at(a)).map(move |index| replica * one + first(a) + index);
+        add(Axis::Embedding, family, replicas().flat_map(lanes).collect());
+    }
+    add(Axis::Model, Family::line(one, 1), replicas().map(|replica| replica * one).collect());
+    found
+}
+
+/// The groups of a layout, each of them by its first member.
 pub(crate) fn groups(layout: &Layout, experts: bool, embedding: Option<(u32, u32)>) -> Vec<AxisGroups> {
+    if layout.has_unlike_tensors() {
+        return unlike_groups(layout, embedding);
+    }
     let wide = layout.per_position();
     let one = layout.mesh.context * layout.tensor;
     let of = |(axis, family): (Axis, Family)| {
@@ -185,5 +229,42 @@ mod tests {
         assert_eq!(members(Axis::ExpertReplica)[2], [2, 10]);
         assert_eq!(members(Axis::Embedding)[3], [3, 19]);
         assert_eq!(members(Axis::Model)[1], [4, 5, 6, 7, 20, 21, 22, 23]);
+    }
+
+    /// The same where positions differ: every rank is once in a group of each axis along which it has partners.
+    #[test]
+    fn ranks_of_unlike_positions_lie_as_the_plan_numbers_them() {
+        let (model, work) = (small_model(4), workload(32, 8));
+        for (zero, shard) in [(ZeroStage::Zero0, None), (ZeroStage::Zero1, None), (ZeroStage::Zero3, Some(2))] {
+            let plan = plan(&model, &work, [4, 1, 3, 1], Schedule::OneForwardOneBackward);
+            let mut plan = ir::Plan { zero, ..plan.with_tensors(&[2, 1, 4]) };
+            plan.sharing.shard = shard;
+            let layout = crate::layout::layout(&plan);
+            let found = groups(&layout, false, None);
+            let members = |axis: Axis| {
+                let of_axis = found.iter().filter(|groups| groups.axis == axis);
+                let each = of_axis.flat_map(|groups| groups.firsts.iter().map(|first| groups.family.members(*first)));
+                each.map(Iterator::collect::<Vec<_>>).collect::<Vec<_>>()
+            };
+            let place = |rank: &u32| layout.place_of(ir::Rank::new(*rank));
+            for axis in [Axis::Model, Axis::Tensor, Axis::Replica, Axis::Shard, Axis::Data] {
+                let mut all = members(axis).concat();
+                all.sort_unstable();
+                let tensor = |rank: &u32| axis != Axis::Tensor || layout.tensor_at(place(rank).position) > 1;
+                if !all.is_empty() {
+                    assert_eq!(all, (0..28).filter(tensor).collect::<Vec<_>>(), "{axis:?}");
+                }
+            }
+            assert!(!members(Axis::Replica).is_empty());
+            assert_eq!(members(Axis::Shard).is_empty(), zero != ZeroStage::Zero3);
+            for group in members(Axis::Replica).iter().chain(&members(Axis::Shard)) {
+                let (first, rest) = (place(&group[0]), &group[1..]);
+                let like = |rank: &u32| (place(rank).position, place(rank).tensor_index);
+                assert!(rest.iter().all(|rank| like(rank) == (first.position, first.tensor_index)), "{group:?}");
+            }
+            assert_eq!(members(Axis::Model)[1], (7..14).collect::<Vec<_>>());
+            assert_eq!(members(Axis::Tensor)[4], [3, 4, 5, 6]);
+            assert_eq!(members(Axis::Tensor)[5], [10, 11, 12, 13]);
+        }
     }
 }

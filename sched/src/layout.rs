@@ -9,9 +9,11 @@ use crate::schedules::chunk_rows;
 /// Sizes and switches of a plan.
 #[must_use]
 pub fn layout(plan: &Plan) -> Layout {
+    let tensors = if plan.has_unlike_tensors() { plan.tensors().collect() } else { Vec::new() };
     Layout {
         data: plan.data,
-        tensor: plan.tensor,
+        tensor: plan.tensors().max().unwrap_or(plan.tensor),
+        tensors,
         pipeline: plan.pipeline(),
         sequence_parallel: plan.sequence_parallel,
         microbatch_size: plan.microbatch_size,

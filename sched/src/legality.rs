@@ -5,6 +5,7 @@ mod nearest;
 mod runtimes;
 #[cfg(test)]
 mod tests;
+mod unlike;
 
 pub use nearest::{balanced_stages, nearest};
 pub use runtimes::{Runtime, refused_by};
@@ -23,9 +24,11 @@ pub const MOST_PASSES: u64 = 1 << 26;
 ///
 /// Rules, beside those of the schedule ([`schedules::refusals`]):
 ///
-/// * data x context x tensor x pipeline ranks have devices of their own;
+/// * data x context x tensor x pipeline ranks (data x the sum of the stages' tensor degrees, where they differ) have devices of their own;
 /// * query heads, key and value heads, the feed-forward width and the widths of state spaces divide by the tensor degree
 ///   (the vocabulary is padded so that it does);
+/// * where stages have unlike tensor degrees, those beside a boundary divide one another, and neither shared sequences, experts,
+///   schedules down the pipeline and up again, divided vocabularies nor an embedding tied over unlike stages go with them;
 /// * the layers of all stages sum to the model's, equally many chunks per stage, and no chunk is empty: a chunk of no
 ///   layers must hold the embedding or the head;
 /// * data x microbatch size x microbatches is the global batch, or where replicas take unequal shares, microbatch size x the
@@ -46,6 +49,7 @@ pub fn legal(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster)
     let mut problems = sizes(plan);
     if problems.is_empty() {
         problems.extend(division(plan, model));
+        problems.extend(unlike::problems(plan, model, workload));
         problems.extend(layers(plan, model));
         problems.extend(batch(plan, workload));
         problems.extend(sequence(plan, workload));
@@ -74,6 +78,7 @@ fn sizes(plan: &Plan) -> Vec<Problem> {
             problems.push(Problem::new(subject, "is zero").hint("at least 1"));
         }
     }
+    problems.extend(unlike::sizes(plan));
     let chunks = plan.stages.first().map_or(0, |stage| stage.layers.len());
     for (position, stage) in plan.stages.iter().enumerate() {
         if stage.layers.is_empty() {
@@ -122,12 +127,17 @@ fn division(plan: &Plan, model: &Model) -> Vec<Problem> {
     let legal = |tensor: u32| divided.iter().all(|(_, _, size)| size.is_multiple_of(tensor));
     let most = divided.iter().map(|(_, _, size)| *size).min().unwrap_or(1);
     let choices = (1..=most.min(4096)).filter(|tensor| legal(*tensor)).collect::<Vec<_>>();
-    let broken = divided.iter().filter(|(_, _, size)| !size.is_multiple_of(plan.tensor));
+    let degrees = unlike::degrees(plan);
+    let broken = degrees.iter().flat_map(|degree| {
+        let broken = divided.iter().filter(move |(_, _, size)| !size.is_multiple_of(degree.0));
+        broken.map(move |divided| (*degree, divided))
+    });
     broken
-        .map(|(subject, what, size)| {
-            let fewer = if *size < plan.tensor { "fewer than the" } else { "not a multiple of the" };
+        .map(|((tensor, position), (subject, what, size))| {
+            let fewer = if *size < tensor { "fewer than the" } else { "not a multiple of the" };
+            let of = if degrees.len() > 1 { format!(" of stage {position}") } else { String::new() };
             let nearest = choices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-            Problem::new(*subject, format!("{size} ({what}) is {fewer} tensor degree {}", plan.tensor))
+            Problem::new(*subject, format!("{size} ({what}) is {fewer} tensor degree {tensor}{of}"))
                 .hint(format!("tensor can be {nearest} for this model; heads are not replicated"))
         })
         .collect()
@@ -142,6 +152,9 @@ pub(crate) fn divides_over(model: &Model, tensor: u32) -> bool {
 /// Degrees, for sentences: context only where there is any.
 fn degrees_of(plan: &Plan) -> String {
     let context = if plan.mesh.context == 1 { String::new() } else { format!(" x context {}", plan.mesh.context) };
+    if plan.has_unlike_tensors() {
+        return format!("data {}{context} x stages of tensor {}", plan.data, unlike::shown(plan));
+    }
     format!("data {}{context} x tensor {} x pipeline {}", plan.data, plan.tensor, plan.stages.len())
 }
 
@@ -295,8 +308,10 @@ fn sequence(plan: &Plan, workload: &Workload) -> Vec<Problem> {
     }
     let context = u64::from(plan.mesh.context);
     let tokens = u64::from(plan.microbatch_size) * u64::from(workload.sequence_length).div_ceil(context);
-    if !tokens.is_multiple_of(u64::from(plan.tensor)) {
-        let (tensor, length) = (u64::from(plan.tensor), u64::from(workload.sequence_length));
+    for (tensor, _) in
+        unlike::degrees(plan).into_iter().filter(|(tensor, _)| !tokens.is_multiple_of(u64::from(*tensor)))
+    {
+        let (tensor, length) = (u64::from(tensor), u64::from(workload.sequence_length));
         problems.push(
             Problem::new(
                 "training.sequence_length",
@@ -405,27 +420,13 @@ fn same_but_for_speed(a: &DeviceKind, b: &DeviceKind) -> bool {
 /// Kinds of device: one in each tensor group, at whatever speed, all able to compute in the precision.
 fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let runs = kind_runs(plan, cluster);
-    let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.replicas()));
-    let unlike = |a, b| !same_but_for_speed(cluster.device_kind(a), cluster.device_kind(b));
-    let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor) && unlike(pair[0].1, pair[1].1));
-    if let Some(&[(_, before), (rank, after)]) = inside {
-        let name = |kind: DeviceKindId| &cluster.device_kind(kind).name;
-        problems.push(
-            Problem::new(
-                "plan.tensor",
-                format!(
-                    "the tensor group of replica {} on stage {} would join unlike devices, {} and {} (rank {rank})",
-                    rank / tensor % data,
-                    rank / (tensor * data),
-                    name(before),
-                    name(after)
-                ),
-            )
-            .hint("place each tensor group on devices of one kind"),
-        );
+    let (mut used, joined) = used_kinds(plan, cluster);
+    if let Some(Joined { stage, replica, rank, kinds }) = joined {
+        let [before, after] = kinds.map(|kind| &cluster.device_kind(kind).name);
+        let group = format!("the tensor group of replica {replica} on stage {stage}");
+        let message = format!("{group} would join unlike devices, {before} and {after} (rank {rank})");
+        problems.push(Problem::new("plan.tensor", message).hint("place each tensor group on devices of one kind"));
     }
-    let mut used = runs.into_iter().map(|(_, kind)| kind).collect::<Vec<_>>();
     used.sort_unstable();
     used.dedup();
     for kind in used.into_iter().map(|kind| cluster.device_kind(kind)) {
@@ -441,6 +442,31 @@ fn kinds(plan: &Plan, workload: &Workload, cluster: &Cluster) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// A tensor group that joins unlike devices.
+struct Joined {
+    stage: u64,
+    replica: u64,
+    /// The first of its ranks that is unlike one before it.
+    rank: u64,
+    kinds: [DeviceKindId; 2],
+}
+
+/// Kinds of devices that a plan uses, and a tensor group that joins unlike ones.
+fn used_kinds(plan: &Plan, cluster: &Cluster) -> (Vec<DeviceKindId>, Option<Joined>) {
+    let unlike = |a, b| !same_but_for_speed(cluster.device_kind(a), cluster.device_kind(b));
+    if plan.has_unlike_tensors() {
+        return unlike::kinds(plan, cluster, unlike);
+    }
+    let runs = kind_runs(plan, cluster);
+    let (tensor, data) = (u64::from(plan.tensor), u64::from(plan.replicas()));
+    let inside = runs.windows(2).find(|pair| !pair[1].0.is_multiple_of(tensor) && unlike(pair[0].1, pair[1].1));
+    let joined = inside.map(|pair| {
+        let (rank, kinds) = (pair[1].0, [pair[0].1, pair[1].1]);
+        Joined { stage: rank / (tensor * data), replica: rank / tensor % data, rank, kinds }
+    });
+    (runs.into_iter().map(|(_, kind)| kind).collect(), joined)
 }
 
 /// Kinds of the devices of all ranks, joined where they repeat: the first rank of each run and its kind.

@@ -27,6 +27,7 @@
 //!
 //! Read next: [`passes`] for what one pass consists of, then [`lowering`].
 
+mod across;
 mod axes;
 pub mod drive;
 pub mod evaluate;

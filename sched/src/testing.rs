@@ -13,8 +13,10 @@ use rand_chacha::ChaCha8Rng;
 use crate::legality::{balanced_stages, legal};
 
 mod interpreter;
+mod unlike;
 
 pub(crate) use interpreter::Interpreter;
+pub(crate) use unlike::{one_domain, random_unlike_case};
 
 /// The cluster priced by the catalog's calibration of the A100.
 pub(crate) fn analytic(cluster: Cluster) -> cost::CostModel {

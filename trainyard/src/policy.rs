@@ -313,7 +313,7 @@ fn hold(keys: &PlanKeys, plan: &Plan, global_batch: u32) -> Plan {
         let first = plan.stages.first();
         let recompute = first.map_or(ir::Recompute::None, |stage| stage.recompute);
         let recompute_layers = first.and_then(|stage| stage.recompute_layers);
-        let stage = |layers: &Vec<u32>| StagePlan { layers: layers.clone(), recompute, recompute_layers };
+        let stage = |layers: &Vec<u32>| StagePlan { layers: layers.clone(), recompute, recompute_layers, tensor: None };
         plan.stages = layers.iter().map(stage).collect();
     }
     match keys.recompute.as_deref() {

@@ -121,6 +121,7 @@ pub(crate) fn layout(tensor: u32, sequence_parallel: bool, microbatch_size: u32)
     Layout {
         data: 1,
         tensor,
+        tensors: Vec::new(),
         pipeline: 1,
         sequence_parallel,
         microbatch_size,

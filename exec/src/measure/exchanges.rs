@@ -153,6 +153,7 @@ fn program(ranks: u32) -> Program {
         data: ranks,
         tensor: 1,
         pipeline: 1,
+        tensors: Vec::new(),
         sequence_parallel: false,
         microbatch_size: 1,
         microbatches: 1,

@@ -488,7 +488,7 @@ fn process_problem(program: &Program, processes: &Processes) -> Option<Problem> 
 /// Index of a rank's replica and in its tensor group.
 fn place(program: &Program, rank: Rank) -> (u32, u32) {
     let layout = &program.layout;
-    (layout.replica_of(rank), rank.raw() % layout.tensor)
+    (layout.replica_of(rank), layout.place_of(rank).tensor_index)
 }
 
 /// The sequences of a microbatch: replicas take contiguous parts of the global batch in order, each as much as its share,

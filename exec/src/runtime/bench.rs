@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ir::program::{CollectiveKind, HostCopy, Message, Op, Pass, Payload, UnitRange};
-use ir::{Bytes, ChunkId, InstructionId, MicrobatchId, Program};
+use ir::{Bytes, ChunkId, InstructionId, MicrobatchId, Program, Rank};
 
 use super::crew::{Crew, Plan};
 use super::options::CpuOptions;
@@ -41,10 +41,10 @@ impl Worker for Mover {
         let values = if kind == CollectiveKind::AllToAll { &values[self.members..] } else { values };
         self.whole[..values.len()].copy_from_slice(values);
     }
-    fn outgoing(&mut self, _: Message) -> &[f32] {
+    fn outgoing(&mut self, _: Message, _: Rank) -> &[f32] {
         &self.whole
     }
-    fn incoming(&mut self, _: Message, values: &[f32]) {
+    fn incoming(&mut self, _: Message, _: Rank, values: &[f32]) {
         self.whole.copy_from_slice(values);
     }
     fn host_copy(&mut self, _: HostCopy, _: bool) {}

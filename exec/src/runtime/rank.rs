@@ -225,7 +225,7 @@ impl<'a, W: Worker> Run<'a, W> {
         let transaction = self.context.transaction(id);
         meeting.beat().work(transaction.ends[id.end].instruction, self.epoch.elapsed());
         let values = match transaction.exchange {
-            Exchange::Message(message) => self.worker.outgoing(message),
+            Exchange::Message(message) => self.worker.outgoing(message, transaction.rank_of(1)),
             Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload),
         };
         meeting.give(id, values)
@@ -268,7 +268,7 @@ impl<'a, W: Worker> Run<'a, W> {
         meeting.beat().work(instruction, self.epoch.elapsed());
         let worker = &mut *self.worker;
         let now = meeting.take(id, self.free, |values| match transaction.exchange {
-            Exchange::Message(message) => worker.incoming(message, values),
+            Exchange::Message(message) => worker.incoming(message, transaction.rank_of(0), values),
             Exchange::Collective(kind, payload) => worker.deliver(kind, payload, values),
         })?;
         let stream = self.context.role().instruction(instruction).stream;

@@ -109,8 +109,9 @@ fn division(program: &Program) -> Vec<Problem> {
         problems.push(Problem::new("plan.microbatches", message));
     }
     let mut divides = |what: &str, size: u64| {
-        if !size.is_multiple_of(u64::from(layout.tensor)) {
-            let message = format!("{size} {what} do not divide over {} tensor ranks", layout.tensor);
+        let tensors = (0..layout.pipeline).map(|position| layout.tensor_at(position));
+        if let Some(tensor) = tensors.into_iter().find(|tensor| !size.is_multiple_of(u64::from(*tensor))) {
+            let message = format!("{size} {what} do not divide over {tensor} tensor ranks");
             problems.push(Problem::new("plan.tensor", message));
         }
     };

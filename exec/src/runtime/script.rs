@@ -54,6 +54,10 @@ impl Transaction {
             Exchange::Collective(..) => true,
         }
     }
+    /// The rank of the end at `index`.
+    pub(super) fn rank_of(&self, index: usize) -> Rank {
+        Rank::new(u32::try_from(self.ends[index].rank).expect("ranks are numbered in u32"))
+    }
     /// FP32 numbers of the message, or of the whole buffer of the collective.
     pub(super) fn elements(&self) -> usize {
         usize::try_from(self.bytes / 4).expect("a tensor larger than memory")

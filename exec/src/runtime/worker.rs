@@ -1,7 +1,7 @@
 //! What the runtime asks of the state of one rank.
 
 use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
-use ir::{Bytes, ChunkId, MicrobatchId};
+use ir::{Bytes, ChunkId, MicrobatchId, Rank};
 
 use super::snapshot::Kept;
 use crate::data::Batch;
@@ -41,10 +41,10 @@ pub(crate) trait Worker {
     fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32];
     /// What this rank gets out of a collective: the sum, its part of the sum, or all parts in group order.
     fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]);
-    /// The tensor of a message that this rank sends.
-    fn outgoing(&mut self, message: Message) -> &[f32];
-    /// The tensor of a message that this rank receives.
-    fn incoming(&mut self, message: Message, values: &[f32]);
+    /// The tensor of a message that this rank sends to another.
+    fn outgoing(&mut self, message: Message, to: Rank) -> &[f32];
+    /// The tensor of a message that this rank receives from another.
+    fn incoming(&mut self, message: Message, from: Rank, values: &[f32]);
     /// A copy to host memory (`out`) or back.
     fn host_copy(&mut self, what: HostCopy, out: bool);
     /// The sum of squares of the gradients that this rank answers for.
@@ -100,11 +100,11 @@ impl Worker for RankState {
     fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]) {
         self.deliver(kind, payload, values);
     }
-    fn outgoing(&mut self, message: Message) -> &[f32] {
-        self.outgoing(message)
+    fn outgoing(&mut self, message: Message, to: Rank) -> &[f32] {
+        self.outgoing(message, to)
     }
-    fn incoming(&mut self, message: Message, values: &[f32]) {
-        self.incoming(message, values);
+    fn incoming(&mut self, message: Message, from: Rank, values: &[f32]) {
+        self.incoming(message, from, values);
     }
     fn host_copy(&mut self, what: HostCopy, out: bool) {
         self.host_copy(what, out);

@@ -1,6 +1,6 @@
 //! Compute instructions: a pass over consecutive units.
 
-use ir::program::{BufferKind, Chunk, Pass, Unit, UnitRange};
+use ir::program::{Chunk, Pass, Unit, UnitRange};
 use ir::{ChunkId, ContextMethod, MicrobatchId, Recompute};
 
 use super::dimensions::narrow;
@@ -159,13 +159,8 @@ impl RankState {
         let input_gradient = matches!(pass, Pass::Backward | Pass::BackwardInput);
         if let Some(before) = chunk.raw().checked_sub(1).map(ChunkId::new).filter(|_| input_gradient) {
             let slot = self.slots[index].as_mut().expect("just computed");
-            let mut gradient = slot.residual_gradient.take().expect("the residual gradient of the chunk's input");
-            if self.holds(before) {
-                self.slot(before, microbatch).residual_gradient = Some(gradient);
-            } else {
-                self.pool.relabel(&mut gradient, BufferKind::Communication);
-                self.departing_gradients.insert((before, microbatch), gradient);
-            }
+            let gradient = slot.residual_gradient.take().expect("the residual gradient of the chunk's input");
+            self.hand_back(before, microbatch, gradient);
         }
         if matches!(pass, Pass::Backward | Pass::BackwardWeight) {
             self.retire(index);

@@ -1,6 +1,6 @@
 //! The sizes of one rank's share of the work.
 
-use ir::program::Program;
+use ir::program::{Program, RankPlace};
 use ir::{BranchNorms, Mixer, MlpKind, Model, NormKind, ParallelBranches, Positions, QueryKeyNorm, Rank};
 
 use super::context::Division;
@@ -67,10 +67,11 @@ impl Dimensions {
     /// # Panics
     /// If the program divides something that does not divide; lowering never does.
     pub(super) fn new(program: &Program, rank: Rank) -> Self {
-        let (model, workload, layout) = (&program.model, &program.workload, &program.layout);
+        let (model, workload) = (&program.model, &program.workload);
+        let RankPlace { position, replica, tensor_index } = program.layout.place_of(rank);
+        let layout = &*program.layout.at(position);
+        let data_index = replica / layout.mesh.context;
         let tensor = layout.tensor;
-        let replica = rank.raw() / tensor % layout.replicas();
-        let tensor_index = rank.raw() % tensor;
         let shared = |what: &str, whole: u32| {
             assert_eq!(whole % tensor, 0, "{rank}: {whole} {what} over {tensor} tensor ranks");
             size(whole / tensor)
@@ -91,15 +92,15 @@ impl Dimensions {
         let first = size(tensor_index) * columns;
         let valid = size(model.vocabulary).saturating_sub(first).min(columns);
         Self {
-            position: rank.raw() / layout.per_position(),
-            microbatches_before: usize::try_from(layout.microbatches_before(layout.replica_of(rank)))
+            position,
+            microbatches_before: usize::try_from(layout.microbatches_before(data_index))
                 .expect("a batch within memory"),
             tensor: degree,
             tensor_index: size(tensor_index),
             sequence_parallel,
             offloads_optimizer: layout.sharing.offload_optimizer,
             formats: Formats::of(program, layout.shard()),
-            microbatches: size(layout.share(layout.replica_of(rank))),
+            microbatches: size(layout.share(data_index)),
             sequences,
             tokens,
             rows: if sequence_parallel { tokens / degree } else { tokens },

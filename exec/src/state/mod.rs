@@ -46,6 +46,7 @@ mod accelerator;
 mod again;
 mod arithmetic;
 mod attention;
+mod boundary;
 mod buffers;
 mod compute;
 mod context;
@@ -77,7 +78,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use ir::program::{Pass, Unit};
+use ir::program::{Message, Pass, Unit};
 use ir::{Bytes, ChunkId, MicrobatchId, Program, Rank, VerifiedProgram};
 
 pub use buffers::BytesByKind;
@@ -128,6 +129,8 @@ pub struct RankState {
     departing_gradients: BTreeMap<(ChunkId, MicrobatchId), Held>,
     /// The boundary tensor handed out last.
     departing: Option<Held>,
+    /// Boundary tensors of which more ranks need theirs, and how many.
+    several: BTreeMap<Message, (Held, usize)>,
     attention: AttentionWorkspace,
     /// Of several tensors or segments, what goes into a collective together.
     joined: Vec<f32>,
@@ -256,6 +259,7 @@ impl RankState {
             host,
             departing_gradients: BTreeMap::new(),
             departing: None,
+            several: BTreeMap::new(),
             attention: AttentionWorkspace::default(),
             joined: Vec::new(),
             packed: Vec::new(),
@@ -294,6 +298,9 @@ impl RankState {
             self.retire(index);
         }
         for (_, held) in std::mem::take(&mut self.departing_gradients) {
+            self.pool.give(held);
+        }
+        for (held, _) in std::mem::take(&mut self.several).into_values() {
             self.pool.give(held);
         }
         self.pool.release(&mut self.departing);

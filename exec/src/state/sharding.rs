@@ -39,7 +39,7 @@ impl Sharing {
         let layout = &program.layout;
         let (ranks, index, counted, copy) = match of {
             Of::Common => {
-                let replica = rank.raw() / layout.tensor % layout.replicas();
+                let replica = layout.place_of(rank).replica;
                 let ranks = layout.shard().min(layout.replicas());
                 let apart = program.model.variants.experts.is_some() && layout.experts_span_replicas();
                 // Norms add up over all replicas where state is divided or no replica has all experts, else over those

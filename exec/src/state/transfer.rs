@@ -1,4 +1,4 @@
-//! Both ends of collectives and messages.
+//! Both ends of collectives; those of messages are in [`super::boundary`].
 //!
 //! | payload | contribution | result |
 //! |---|---|---|
@@ -17,7 +17,7 @@
 //! | tied gradients, `AllReduce` | `[padded vocabulary / tensor, hidden]` | the same, summed |
 //! | gradient norm, `AllReduce` | the bits of one FP64 in two FP32, high half first | the sum of the FP64s, likewise |
 
-use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, Unit, UnitTensor};
+use ir::program::{BufferKind, CollectiveKind, Payload, Unit, UnitTensor};
 use ir::{ChunkId, MicrobatchId, ParallelBranches, Rank};
 
 use super::RankState;
@@ -130,6 +130,7 @@ impl RankState {
             Payload::Activation { .. } => {
                 self.deliver_activation(kind, payload, result);
                 self.delivered_to_experts(payload);
+                self.drop_unasked(kind, payload);
             }
             Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
                 let OverReplicas { formats, parameters, .. } = self.over_replicas(payload);
@@ -181,45 +182,6 @@ impl RankState {
                 let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
-        }
-    }
-
-    /// The boundary tensor of a message from this rank, `[rows, hidden]`: once, since the rank then forgets it. Its
-    /// buffer is used again by the next call.
-    ///
-    /// # Panics
-    /// If it has not been computed, or was handed out before.
-    pub fn outgoing(&mut self, message: Message) -> &[f32] {
-        let held = match message.direction {
-            Direction::Forward => self.chunk_output(message.edge, message.microbatch),
-            Direction::Backward => {
-                let mut held = self.departing_gradients.remove(&(message.edge, message.microbatch));
-                if held.is_none() && self.holds(message.edge) {
-                    // A message to itself: the gradient went to the chunk before already.
-                    held = self.slot(message.edge, message.microbatch).residual_gradient.take();
-                }
-                held.unwrap_or_else(|| panic!("{} has nothing to send for {message:?}", self.rank))
-            }
-        };
-        self.pool.release(&mut self.departing);
-        let departing = self.departing.insert(held);
-        self.pool.relabel(departing, BufferKind::Communication);
-        departing.view().staged(&mut self.joined)
-    }
-
-    /// Takes the boundary tensor of a message to this rank.
-    ///
-    /// # Panics
-    /// If it has not the size of this rank's residual stream.
-    pub fn incoming(&mut self, message: Message, data: &[f32]) {
-        assert_eq!(data.len(), self.dims.residual(), "{}: size of {message:?}", self.rank);
-        let held = self.pool.copy(BufferKind::Communication, data);
-        match message.direction {
-            Direction::Forward => {
-                let chunk = ChunkId::new(message.edge.raw() + 1);
-                self.slot(chunk, message.microbatch).branch = Some(Sum { data: held, whole: true });
-            }
-            Direction::Backward => self.slot(message.edge, message.microbatch).residual_gradient = Some(held),
         }
     }
 

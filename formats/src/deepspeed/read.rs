@@ -377,8 +377,12 @@ impl Run {
             return Err(place(&self.places, problems));
         }
         let sequence_length = self.length(asked, model, &mut assumed);
-        let stage =
-            StagePlan { layers: vec![model.layers / self.pipeline], recompute: self.recompute, recompute_layers: None };
+        let stage = StagePlan {
+            layers: vec![model.layers / self.pipeline],
+            recompute: self.recompute,
+            recompute_layers: None,
+            tensor: None,
+        };
         let shard = self.sharing.shard.filter(|shard| *shard < replicas);
         let plan = Plan {
             data: replicas,

@@ -44,7 +44,7 @@ pub(super) fn read(options: &mut Options<'_>, model: &Model) -> Division {
     ]);
     let layers = layers(options, model, pipeline);
     let (recompute, recompute_layers) = recompute(options);
-    let stage = |layers: Vec<u32>| StagePlan { layers, recompute, recompute_layers };
+    let stage = |layers: Vec<u32>| StagePlan { layers, recompute, recompute_layers, tensor: None };
     let sequence_parallel = options.switch("sequence-parallel", false);
     if tensor == 1 && sequence_parallel {
         options.report.notes.push("sequence-parallel does nothing with one tensor rank".to_owned());

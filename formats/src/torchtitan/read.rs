@@ -560,7 +560,7 @@ impl Run {
                     if each[0] == 0 { (Recompute::None, None) } else { (Recompute::Full, Some(each[0])) }
                 }
             };
-            Ok(StagePlan { layers, recompute, recompute_layers })
+            Ok(StagePlan { layers, recompute, recompute_layers, tensor: None })
         };
         all.into_iter().map(stage).collect()
     }

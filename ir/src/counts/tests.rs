@@ -35,6 +35,7 @@ fn layout(tensor: u32, sequence_parallel: bool) -> Layout {
         data: 1,
         tensor,
         pipeline: 1,
+        tensors: Vec::new(),
         sequence_parallel,
         microbatch_size: 2,
         microbatches: 1,

@@ -117,11 +117,12 @@ fn multiplied_parameters(model: &Model) -> u64 {
 /// FLOPs that all ranks of a program carry out in one iteration, recomputation and the padded vocabulary included.
 #[must_use]
 pub fn program_flops(program: &Program) -> Flops {
-    let shape = program.shape();
     let mut kernels = Vec::new();
     let mut total = Flops::ZERO;
     for role in &program.roles {
         let mut of_role = Flops::ZERO;
+        let layout = program.layout.at(role.stage.raw());
+        let shape = program.shape_in(&layout);
         for instruction in role.instructions() {
             let Op::Compute { pass, chunk, units, .. } = instruction.op else { continue };
             let chunk = program.chunk(chunk);

@@ -8,8 +8,11 @@ use crate::{CollectiveAlgorithm, Mesh, Shares, Sharing, SimDuration, Workload, Z
 pub struct Layout {
     /// Replicas.
     pub data: u32,
-    /// Tensor degree.
+    /// Tensor degree; where positions differ, the most.
     pub tensor: u32,
+    /// Of each position, where they differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<u32>,
     /// Pipeline positions.
     pub pipeline: u32,
     /// Whether activations between tensor-parallel parts are divided along the sequence.
@@ -52,7 +55,7 @@ impl Layout {
         let shortest = SimDuration::from_nanoseconds(1);
         Some(SimDuration::from_seconds(seconds).map_or(longest, |time| time.clamp(shortest, longest)))
     }
-    /// Ranks of one pipeline position.
+    /// Ranks of one pipeline position; where they differ in their tensor degree, ask what [one has](Self::at()).
     #[must_use]
     pub const fn per_position(&self) -> u32 {
         self.replicas().saturating_mul(self.tensor)

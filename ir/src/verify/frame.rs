@@ -35,6 +35,7 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
     if let Some(fault) = layout.shares.fault(layout.data, layout.microbatches) {
         faults.add("layout.shares", fault);
     }
+    tensors(faults);
     let degrees = [layout.data, layout.mesh.context, layout.tensor, layout.pipeline];
     let world = degrees.iter().try_fold(1u64, |world, d| world.checked_mul(u64::from(*d))).unwrap_or(u64::MAX);
     if world > MOST_RANKS {
@@ -43,11 +44,33 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
     if !faults.is_empty() {
         return None;
     }
-    let world = usize::try_from(world).expect("limited above");
+    let world = usize::try_from(layout.world()).expect("limited above");
     let owners = owners(faults, world);
     placement(faults, world);
     chunks(faults);
     faults.is_empty().then_some(owners)
+}
+
+/// Tensor degrees of positions, where they are not one: as many as positions, the greatest the layout's, and not all alike.
+fn tensors(faults: &mut Faults<'_>) {
+    let layout = &faults.program.layout;
+    let tensors = &layout.tensors;
+    if tensors.is_empty() {
+        return;
+    }
+    let alone = layout.mesh.context == 1 && faults.program.model.variants.experts.is_none();
+    let fault = if tensors.len() != layout.pipeline as usize {
+        format!("are {} for {} positions", tensors.len(), layout.pipeline)
+    } else if tensors.contains(&0) {
+        "are zero somewhere".to_owned()
+    } else if tensors.iter().max() != Some(&layout.tensor) || tensors.iter().all(|tensor| *tensor == layout.tensor) {
+        format!("are {tensors:?}, of which {} is not the most, or all are alike", layout.tensor)
+    } else if !alone {
+        "differ beside shared sequences or experts".to_owned()
+    } else {
+        return;
+    };
+    faults.add("layout.tensors", fault);
 }
 
 fn owners(faults: &mut Faults<'_>, world: usize) -> Vec<u32> {

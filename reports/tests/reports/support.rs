@@ -70,6 +70,7 @@ pub(crate) fn program(p: Pipeline) -> Program {
     let layout = Layout {
         data: p.data,
         tensor,
+        tensors: Vec::new(),
         pipeline: p.stages,
         sequence_parallel: false,
         microbatch_size: 1,

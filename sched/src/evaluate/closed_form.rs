@@ -334,9 +334,10 @@ impl<'a> ClosedForm<'a> {
         let world = self.world;
         let layout = crate::layout::layout(plan);
         let reductions = Reductions::new(world.model, world.workload, &layout, plan, chunks);
-        let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
         let (shared, prepared) = self.prepared(number);
         for (number, (chunk, sizes)) in chunks.iter().zip(sizes).enumerate() {
+            let layout = prepared.layout_at(chunk.stage.raw());
+            let shape = Shape { model: world.model, workload: world.workload, layout };
             let held = held_parameters(shape, chunk, chunk.all_units());
             if let Some(least) = reductions.bucket_of_passes().filter(|_| reductions.is_by_part(number, held)) {
                 sizes.passes = prepared.sizes_in_buckets(shared, world, chunk, least);
@@ -475,7 +476,7 @@ impl Evaluator for ClosedForm<'_> {
             iteration,
             interval: None,
             breakdown: spent.breakdown(),
-            bubble_rate: Some(everybody.bubble_rate()),
+            bubble_rate: Some(everybody.bubble_rate(&layout)),
             memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use ir::program::Chunk;
+use ir::program::{Chunk, Layout};
 use ir::{Activity, Plan, Problem, Schedule};
 
 use super::closed_form::{ClosedForm, Without};
@@ -144,16 +144,17 @@ impl<'p> Everybody<'p> {
         &self.of[0].events
     }
 
-    /// `1 - work / longest span`: work is the mean of all positions and replicas, a span lasts from a position's first pass
-    /// to its last.
-    pub(super) fn bubble_rate(&self) -> f64 {
+    /// `1 - work / longest span`: work is the mean of all ranks, a span lasts from a position's first pass to its last.
+    pub(super) fn bubble_rate(&self, layout: &Layout) -> f64 {
         let spans = |ends: &Ends| ends.row.iter().zip(&ends.first_start).map(|(end, start)| end - start).max();
         let longest = self.of.iter().filter_map(|passes| spans(&passes.ends)).max().unwrap_or(0);
         let (mut work, mut ranks) = (0u128, 0u128);
         for passes in &self.of {
-            let replicas = u128::from(passes.replicas);
-            work += replicas * passes.work.iter().map(|work| u128::from(*work)).sum::<u128>();
-            ranks += replicas * passes.work.len() as u128;
+            for (position, of_position) in (0u32..).zip(&passes.work) {
+                let here = u128::from(passes.replicas) * u128::from(layout.tensor_at(position));
+                work += here * u128::from(*of_position);
+                ranks += here;
+            }
         }
         let mean = work as f64 / ranks.max(1) as f64;
         if longest == 0 { 0.0 } else { 1.0 - mean / longest as f64 }

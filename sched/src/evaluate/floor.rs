@@ -31,11 +31,16 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
     let mixed = plan.schedule.backward() == Backward::Mixed || !plan.sharing.vocabulary.is_ends();
     // Places of ranks are needed to know their kinds.
     let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
-    if mixed || placed || world.relief != Relief::Nothing || !is_whole(plan, world.model.layers) {
+    if mixed
+        || placed
+        || plan.has_unlike_tensors()
+        || world.relief != Relief::Nothing
+        || !is_whole(plan, world.model.layers)
+    {
         return None;
     }
     let shared = closed.shared();
-    let division = shared.division(world, plan);
+    let division = shared.division(world, plan, 0);
     if shared.of(division).prices.are_given() {
         return None;
     }

@@ -118,7 +118,7 @@ fn at_risk(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> 
     let Some(lane) = last(timeline).filter(|_| timeline.clock == Clock::Simulated) else { return spent.at_risk() };
     let role = &program.roles[lane.role.index()];
     let kind = cost.cluster().place(program.device(role.ranks.first())).device_kind;
-    let prices = cost.prepare(program.shape());
+    let prices = cost.prepare(program.shape_in(&program.layout.at(role.stage.raw())));
     for span in &lane.spans {
         if let Op::Compute { pass, chunk, units, .. } = role.instruction(span.instruction).op {
             spent.add_at_risk(prices.at_risk(program.chunk(chunk), pass, units, kind));
@@ -241,7 +241,7 @@ fn moment(role: &Role, id: InstructionId) -> String {
 fn add_basis(program: &VerifiedProgram, clock: Clock, role: &Role, lane: &Lane, cost: &CostModel, basis: &mut ByBasis) {
     let first = role.ranks.first();
     let kind = cost.cluster().place(program.device(first)).device_kind;
-    let prices = cost.prepare(program.shape());
+    let prices = cost.prepare(program.shape_in(&program.layout.at(role.stage.raw())));
     let mut seen: rustc_hash::FxHashMap<(ir::GroupId, ir::program::CollectiveKind, Bytes), usize> =
         rustc_hash::FxHashMap::default();
     for span in &lane.spans {

@@ -1,6 +1,6 @@
 //! How fast replicas get through microbatches, and the shares by which unlike ones end together.
 
-use ir::{Plan, Rank, Schedule};
+use ir::{Plan, Schedule};
 use rustc_hash::FxHashMap;
 
 use super::closed_form::ClosedForm;
@@ -66,13 +66,14 @@ impl ClosedForm<'_> {
     /// Replicas whose devices are of the same kinds in the same order and lie alike, each kind once.
     fn like_replicas(&self, plan: &Plan) -> Vec<Vec<u32>> {
         let cluster = self.world().cost.cluster();
-        let one = plan.mesh.context * plan.tensor;
+        let context = plan.mesh.context;
         let mut known: FxHashMap<Vec<u32>, usize> = FxHashMap::default();
         let mut found: Vec<Vec<u32>> = Vec::new();
         for replica in 0..plan.data {
             let ranks = (0..plan.pipeline()).flat_map(|position| {
-                let first = (position * plan.data + replica) * one;
-                (first..first + one).map(|rank| plan.device(Rank::new(rank)))
+                let of = (replica * context..(replica + 1) * context)
+                    .flat_map(move |each| (0..plan.tensor_at(position)).map(move |index| (each, index)));
+                of.map(move |(each, index)| plan.device(plan.rank(position, each, index)))
             });
             let mut before = None;
             let signature = ranks.flat_map(|device| {

@@ -124,7 +124,8 @@ impl View<'_> {
 
     /// What stays through an iteration: training state, boundary activations, and what the driver keeps.
     fn staying(&self, position: u32, own: &[u32]) -> [(BufferKind, Bytes); 5] {
-        let shape = Shape { model: self.world.model, workload: self.world.workload, layout: &self.prepared.layout };
+        let layout = self.prepared.layout_at(position);
+        let shape = Shape { model: self.world.model, workload: self.world.workload, layout };
         let elsewhere = |chunk: u32| self.chunks.get(chunk as usize).is_some_and(|c| c.stage.raw() != position);
         let (mut before, mut after) = (false, false);
         let (mut parameters, mut stepped) = (0, 0);
@@ -143,7 +144,7 @@ impl View<'_> {
             (BufferKind::Weights, weights),
             (BufferKind::Gradients, gradients),
             (BufferKind::OptimizerState, optimizer),
-            (BufferKind::Communication, self.prepared.message * boundaries),
+            (BufferKind::Communication, self.prepared.held_bytes(self.world, position) * boundaries),
             (BufferKind::Reserve, self.figures(position).reserve()),
         ]
     }

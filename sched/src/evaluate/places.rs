@@ -9,7 +9,7 @@ use ir::program::Layout;
 use ir::{Axis, Cluster, DeviceId, DeviceKindId, Plan, Rank};
 
 use super::prepared::World;
-use crate::axes::{self, Family};
+use crate::axes::{self, AxisGroups, Family};
 
 /// Places of groups along each axis, by the index of the axis.
 pub(super) type ByAxis = [Option<GroupPlace>; Axis::ALL.len()];
@@ -31,8 +31,8 @@ struct Position {
     like: u32,
     /// By axis: distinct places of its groups.
     of_axis: [Vec<GroupPlace>; Axis::ALL.len()],
-    /// The first rank, counted from the position's first, whose device has the least memory.
-    smallest: u32,
+    /// The first rank whose device has the least memory: its replica and its index in its tensor group.
+    smallest: (u32, u32),
 }
 
 /// See the [module](self).
@@ -109,6 +109,7 @@ struct Finder<'a> {
     /// Replicas whose ranks are meant; none if all are. Ranks of one replica of a position.
     replicas: &'a [u32],
     one: u32,
+    tensor: u32,
     axes: Vec<(Axis, Family)>,
     /// By axis: places of all positions, each once.
     known: [Vec<GroupPlace>; Axis::ALL.len()],
@@ -120,6 +121,9 @@ struct Finder<'a> {
 impl Places {
     /// Of some replicas, in order; of none named, of all.
     pub(super) fn new(world: World<'_>, plan: &Plan, layout: &Layout, replicas: &[u32]) -> Self {
+        if layout.has_unlike_tensors() {
+            return Self::of_unlike(world, plan, layout, replicas);
+        }
         let wide = layout.per_position();
         let period = Period::of(world.cost.cluster(), plan);
         let axes = axes::families(layout, world.model.variants.experts.is_some(), None);
@@ -131,6 +135,7 @@ impl Places {
             wide,
             replicas,
             one: wide / layout.data,
+            tensor: layout.tensor,
             classes: vec![vec![NONE; ranks]; axes.len()],
             axes,
             known: std::array::from_fn(|_| Vec::new()),
@@ -159,6 +164,59 @@ impl Places {
         let model = std::mem::take(&mut finder.known[Axis::Model as usize]);
         let pipeline = std::mem::take(&mut finder.known[Axis::Pipeline as usize]);
         Self { distinct, positions, model, pipeline, period }
+    }
+
+    /// Where positions differ in their tensor degree: every rank is looked at.
+    fn of_unlike(world: World<'_>, plan: &Plan, layout: &Layout, replicas: &[u32]) -> Self {
+        let cluster = world.cost.cluster();
+        let mut known: [Vec<GroupPlace>; Axis::ALL.len()] = std::array::from_fn(|_| Vec::new());
+        let mut classes = vec![[NONE; Axis::ALL.len()]; layout.world() as usize];
+        for AxisGroups { axis, family, firsts } in axes::groups(layout, false, None) {
+            for first in firsts {
+                let devices = family.members(first).map(|rank| plan.device(Rank::new(rank))).collect::<Vec<_>>();
+                let place = GroupPlace::with_siblings(cluster, &devices);
+                let class = distinct(world, &mut known[axis as usize], place);
+                family.members(first).for_each(|rank| classes[rank as usize][axis as usize] = class);
+            }
+        }
+        let memory = |kind: DeviceKindId| cluster.device_kind(kind).memory;
+        let mut positions = Vec::with_capacity(layout.pipeline as usize);
+        for (number, tensor) in (0u32..).zip(&layout.tensors) {
+            let mut position = Position { like: number, ..Position::default() };
+            let (mut keys, mut least) = (Vec::<LaneKey>::new(), None);
+            let ranks = (0..layout.data).flat_map(|replica| (0..*tensor).map(move |index| (replica, index)));
+            for (replica, index) in ranks {
+                let rank = plan.rank(number, replica, index);
+                let classes = classes[rank.index()];
+                for axis in Axis::ALL.into_iter().filter(|axis| !crosses_positions(*axis)) {
+                    if let Some(place) = known[axis as usize].get(classes[axis as usize] as usize) {
+                        distinct(world, &mut position.of_axis[axis as usize], *place);
+                    }
+                }
+                if !replicas.is_empty() && replicas.binary_search(&replica).is_err() {
+                    continue;
+                }
+                let device = plan.device(rank);
+                let kind = cluster.place(device).device_kind;
+                let mut key = [kind.raw(); Axis::ALL.len() + 1];
+                key[..Axis::ALL.len()].copy_from_slice(&classes);
+                if !keys.contains(&key) {
+                    keys.push(key);
+                    let place = |axis: usize| {
+                        let inside = !crosses_positions(Axis::ALL[axis]);
+                        known[axis].get(classes[axis] as usize).copied().filter(|_| inside)
+                    };
+                    position.lanes.push(Lane { kind, device, places: std::array::from_fn(place) });
+                }
+                if least.is_none_or(|least| memory(kind) < memory(least)) {
+                    (least, position.smallest) = (Some(kind), (replica, index));
+                }
+            }
+            positions.push(position);
+        }
+        let model = std::mem::take(&mut known[Axis::Model as usize]);
+        let numbers = (0..layout.pipeline).collect();
+        Self { distinct: positions, positions: numbers, model, pipeline: Vec::new(), period: Period(None) }
     }
 
     pub(super) const fn period(&self) -> Period {
@@ -199,8 +257,8 @@ impl Places {
         }
     }
 
-    /// The first rank of a position, counted from its first, whose device has the least memory.
-    pub(super) fn smallest(&self, position: u32) -> u32 {
+    /// The first rank of a position whose device has the least memory: its replica and its index in its tensor group.
+    pub(super) fn smallest(&self, position: u32) -> (u32, u32) {
         self.at(position).smallest
     }
 }
@@ -253,7 +311,7 @@ impl Finder<'_> {
                 keys.push(key);
             }
             if least.is_none_or(|least| memory(kind) < memory(least)) {
-                (least, position.smallest) = (Some(kind), offset);
+                (least, position.smallest) = (Some(kind), (offset / self.tensor, offset % self.tensor));
             }
         }
         keys.sort_unstable();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use cost::{Basis, CostModel, GroupPlace, Priced};
 use ir::counts::{HeldParameters, Shape, held_parameters, message_bytes};
 use ir::grid::Action;
-use ir::program::{BufferKind, Chunk, CollectiveKind, Layout};
+use ir::program::{BufferKind, Chunk, CollectiveKind, Layout, RankPlace};
 use ir::{
-    Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Rank, Shares, Sharing,
-    Workload, ZeroStage,
+    Activity, Axis, Bytes, CollectiveAlgorithm, DeviceId, DeviceKindId, Mesh, Model, Plan, Shares, Sharing,
+    SimDuration, Workload, ZeroStage,
 };
 use rustc_hash::FxHashMap;
 
@@ -18,12 +18,15 @@ use super::places::{Lane, Places};
 use super::relief::Relief;
 use super::shared::{ChunkKey, Shared, SizesKey};
 use super::spent::{Spent, activity_along};
+use crate::across::Across;
 use crate::lowering::{Runs, runs};
 
 /// What prices and sizes depend on, beside the split of layers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Key {
     degrees: [u32; 4],
+    /// Where positions differ.
+    tensors: Vec<u32>,
     sequence_parallel: bool,
     zero: ZeroStage,
     collective: CollectiveAlgorithm,
@@ -47,7 +50,8 @@ impl Key {
             ZeroStage::Zero2 | ZeroStage::Zero3 => true,
         };
         Self {
-            degrees: [plan.data, plan.tensor, plan.pipeline(), plan.microbatch_size],
+            degrees: [plan.data, plan.tensors().max().unwrap_or(plan.tensor), plan.pipeline(), plan.microbatch_size],
+            tensors: if plan.has_unlike_tensors() { plan.tensors().collect() } else { Vec::new() },
             sequence_parallel: plan.sequence_parallel,
             zero: plan.zero,
             collective: plan.collective,
@@ -103,15 +107,18 @@ pub(super) struct ChunkCost {
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) layout: Layout,
-    pub(super) message: Bytes,
+    /// As each position has it, where they differ; else the one for all.
+    layouts: Vec<Layout>,
     places: Arc<Places>,
     /// Which replicas are meant; none if all are.
     replicas: Vec<u32>,
-    division: usize,
+    /// By position.
+    divisions: Vec<usize>,
     /// By position: its ranks as far as passes can tell them apart, by number, and the device with the least memory.
     positions: Vec<(u32, DeviceId)>,
-    chunks: FxHashMap<ChunkKey, ChunkCost>,
-    sizes: FxHashMap<SizesKey, Sizes>,
+    /// By division too, as is the next.
+    chunks: FxHashMap<(usize, ChunkKey), ChunkCost>,
+    sizes: FxHashMap<(usize, SizesKey), Sizes>,
     /// By what tells a position apart, and how far the other is from it.
     messages: FxHashMap<(u32, i64), Priced>,
     over_embedding: FxHashMap<(u32, u32, u64), Priced>,
@@ -142,15 +149,18 @@ impl Prepared {
     /// Of some replicas of a plan, of none named of all.
     pub(super) fn new(shared: &mut Shared, world: World<'_>, plan: &Plan, replicas: &[u32]) -> Self {
         let layout = crate::layout::layout(plan);
-        let shape = Shape { model: world.model, workload: world.workload, layout: &layout };
         let places = shared.places(world, plan, &layout, replicas);
-        let wide = layout.per_position();
-        let smallest = |position: u32| plan.device(Rank::new(position * wide + places.smallest(position)));
+        let smallest = |position: u32| {
+            let (replica, index) = places.smallest(position);
+            plan.device(plan.rank(position, replica, index))
+        };
         let position = |position: u32| (shared.set(world, plan.zero, places.lanes(position)), smallest(position));
         let positions = (0..layout.pipeline).map(position).collect();
+        let of = if layout.has_unlike_tensors() { layout.pipeline } else { 1 };
+        let divisions = (0..of).map(|position| shared.division(world, plan, position)).collect::<Vec<_>>();
         Self {
-            message: message_bytes(shape),
-            division: shared.division(world, plan),
+            divisions: divisions.into_iter().cycle().take(layout.pipeline as usize).collect(),
+            layouts: (0..of).map(|position| layout.at(position).into_owned()).collect(),
             positions,
             places,
             replicas: replicas.to_vec(),
@@ -161,6 +171,17 @@ impl Prepared {
             over_embedding: FxHashMap::default(),
             steps: FxHashMap::default(),
         }
+    }
+
+    /// The layout as a position has it.
+    pub(super) fn layout_at(&self, position: u32) -> &Layout {
+        self.layouts.get(position as usize).unwrap_or(&self.layouts[0])
+    }
+
+    /// Bytes of an activation as a rank of a position has it between its passes.
+    pub(super) fn held_bytes(&self, world: World<'_>, position: u32) -> Bytes {
+        let layout = self.layout_at(position);
+        message_bytes(Shape { model: world.model, workload: world.workload, layout })
     }
 
     /// The device of a position with the least memory.
@@ -177,14 +198,16 @@ impl Prepared {
         let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
         let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
         let (set, _) = self.positions[chunk.stage.index()];
-        let given = if shared.of(self.division).prices.are_given() { chunk.stage.raw() } else { 0 };
-        let key = (set, given, first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
+        let division = self.divisions[chunk.stage.index()];
+        let given = if shared.of(division).prices.are_given() { chunk.stage.raw() } else { 0 };
+        let key = (division, (set, given, first, chunk.layers, chunk.embedding, chunk.head, recompute, layers));
         if let Some(cost) = self.chunks.get(&key) {
             return *cost;
         }
-        let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
+        let layout = self.layout_at(chunk.stage.raw());
+        let shape = Shape { model: world.model, workload: world.workload, layout };
         let cost = ChunkCost {
-            passes: shared.passes(world, self.division, set, chunk),
+            passes: shared.passes(world, division, set, chunk),
             held: held_parameters(shape, chunk, chunk.all_units()),
             sizes: self.sizes(shared, world, chunk),
         };
@@ -200,18 +223,21 @@ impl Prepared {
         (chunk, action, least): (&Chunk, Action, Option<u64>),
     ) -> (Arc<InParts>, u64) {
         let (set, _) = self.positions[chunk.stage.index()];
-        let like = shared.passes(world, self.division, set, chunk)[action as usize].time;
-        (shared.in_parts(world, self.division, set, (chunk, action, least)), like)
+        let division = self.divisions[chunk.stage.index()];
+        let like = shared.passes(world, division, set, chunk)[action as usize].time;
+        (shared.in_parts(world, division, set, (chunk, action, least)), like)
     }
 
     /// What a chunk's passes and parameters take.
     pub(super) fn sizes(&mut self, shared: &mut Shared, world: World<'_>, chunk: &Chunk) -> Sizes {
         let first = if world.model.variants.pattern.is_empty() { 0 } else { chunk.first_layer };
         let (recompute, layers) = (chunk.recompute, chunk.recomputed_layers);
-        let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
-        let key = (first, chunk.layers, chunk.embedding, chunk.head, recompute, layers);
+        let division = self.divisions[chunk.stage.index()];
+        let layout = self.layouts.get(chunk.stage.index()).unwrap_or(&self.layouts[0]);
+        let shape = Shape { model: world.model, workload: world.workload, layout };
+        let key = (division, (first, chunk.layers, chunk.embedding, chunk.head, recompute, layers));
         *self.sizes.entry(key).or_insert_with(|| Sizes {
-            passes: shared.sizes(world, self.division, chunk, None),
+            passes: shared.sizes(world, division, chunk, None),
             parameters: cost::memory::parameters(shape, chunk),
             stepped: cost::memory::stepped_parameters(shape, chunk),
         })
@@ -225,23 +251,44 @@ impl Prepared {
         chunk: &Chunk,
         least: u64,
     ) -> PassSizes {
-        shared.sizes(world, self.division, chunk, Some(least))
+        shared.sizes(world, self.divisions[chunk.stage.index()], chunk, Some(least))
     }
 
-    /// The message from one position to another: the slowest of all lanes.
+    /// What crosses from one position to another: the slowest of all lanes. Messages of one lane follow each other.
     pub(super) fn message(&mut self, world: World<'_>, plan: &Plan, from: u32, to: u32) -> Priced {
-        let (bytes, wide) = (self.message, self.layout.per_position());
-        let period = self.places.period();
-        let key = (period.residue(from * wide), i64::from(to) - i64::from(from));
+        let (layout, period) = (&self.layout, self.places.period());
+        let start = layout.rank(RankPlace { position: from, replica: 0, tensor_index: 0 });
+        let key = (period.residue(start.raw()), i64::from(to) - i64::from(from));
+        let across = Across::new(layout, from, to);
         *self.messages.entry(key).or_insert_with(|| {
-            let end = |position: u32, lane: u32| plan.device(Rank::new(position * wide + lane));
+            let bytes = across.bytes(layout, world.model, world.workload, (from, to));
             let cluster = world.cost.cluster();
+            let end = |position: u32, replica: u32, index: u32| plan.device(plan.rank(position, replica, index));
+            let price = |ends: (DeviceId, DeviceId)| world.cost.message(bytes, ends.0, ends.1);
             // Lanes whose ends and way between them are of one kind have one price.
             let mut seen = Vec::new();
-            let (replicas, one) = (&self.replicas, wide / self.layout.data);
+            let replicas = &self.replicas;
+            let (tensor, wide) = (layout.tensor_at(from), layout.replicas() * layout.tensor_at(from));
             let shown = if replicas.is_empty() { period.shown(wide) } else { wide };
-            let meant = (0..shown).filter(|lane| replicas.is_empty() || replicas.binary_search(&(lane / one)).is_ok());
-            let unlike = meant.map(|lane| (end(from, lane), end(to, lane))).filter(|(from, to)| {
+            let of_data = |lane: u32| lane / tensor / layout.mesh.context;
+            let meant =
+                (0..shown).filter(|lane| replicas.is_empty() || replicas.binary_search(&of_data(*lane)).is_ok());
+            if across.is_unlike() {
+                let chains = meant.map(|lane| (lane / tensor, lane % tensor)).filter_map(|(replica, index)| {
+                    let ends = |sender, receiver| (end(from, replica, sender), end(to, replica, receiver));
+                    // The chain of the side that has several partners: of a receiver once, with its first sender.
+                    let receivers = across.receivers(index);
+                    let senders = across.senders(receivers.clone().next()?);
+                    let first = senders.start == index;
+                    let of_sender = receivers.clone().map(|receiver| price(ends(index, receiver)));
+                    let of_receiver = senders.map(|sender| price(ends(sender, receivers.start)));
+                    if receivers.len() > 1 { in_a_row(of_sender) } else { in_a_row(of_receiver).filter(|_| first) }
+                });
+                return world.relief.price(Activity::Pipeline, slowest(chains));
+            }
+            let lanes =
+                meant.map(|lane| (end(from, lane / tensor, lane % tensor), end(to, lane / tensor, lane % tensor)));
+            let unlike = lanes.filter(|(from, to)| {
                 let kinds = [*from, *to].map(|device| {
                     let place = cluster.place(device);
                     (place.node_kind, place.device_kind)
@@ -253,8 +300,7 @@ impl Prepared {
                 }
                 new
             });
-            let message = slowest(unlike.map(|(from, to)| world.cost.message(bytes, from, to)));
-            world.relief.price(Activity::Pipeline, message)
+            world.relief.price(Activity::Pipeline, slowest(unlike.map(price)))
         })
     }
 
@@ -276,10 +322,10 @@ impl Prepared {
 
     /// An all-reduce between two positions.
     pub(super) fn over_embedding(&mut self, world: World<'_>, plan: &Plan, (a, b): (u32, u32), bytes: Bytes) -> Priced {
-        let (wide, algorithm) = (self.layout.per_position(), self.layout.collective);
-        let shown = self.places.period().shown(wide);
+        let (tensor, algorithm) = (self.layout.tensor_at(a), self.layout.collective);
+        let shown = self.places.period().shown(self.layout.replicas() * tensor);
         *self.over_embedding.entry((a, b, bytes.get())).or_insert_with(|| {
-            let end = |position: u32, lane: u32| plan.device(Rank::new(position * wide + lane));
+            let end = |position: u32, lane: u32| plan.device(plan.rank(position, lane / tensor, lane % tensor));
             let reduction = slowest((0..shown).map(|lane| {
                 let place = GroupPlace::of(world.cost.cluster(), &[end(a.min(b), lane), end(a.max(b), lane)]);
                 world.cost.collective(CollectiveKind::AllReduce, bytes, place, algorithm)
@@ -297,7 +343,8 @@ impl Prepared {
         held: impl Iterator<Item = &'c Chunk>,
     ) -> Steps {
         let lanes = self.places.lanes(position);
-        let shape = Shape { model: world.model, workload: world.workload, layout: &self.layout };
+        let layout = self.layouts.get(position as usize).unwrap_or(&self.layouts[0]);
+        let shape = Shape { model: world.model, workload: world.workload, layout };
         *self.steps.entry((self.places.like(position), stepped)).or_insert_with(|| {
             let (cost, precision) = (world.cost, world.workload.precision);
             let on_host = self.layout.sharing.offload_optimizer;
@@ -325,6 +372,16 @@ pub(super) const fn index(basis: Basis) -> usize {
         Basis::Analytic => 2,
         Basis::Assumed => 3,
     }
+}
+
+/// Messages that follow each other: all of them together, on what the longest rests; `None` if there are none.
+fn in_a_row(prices: impl Iterator<Item = Priced>) -> Option<Priced> {
+    let add = |sum: Priced, next: Priced| {
+        let longest = if next.duration > sum.duration { next } else { sum };
+        let together = sum.duration.nanoseconds().saturating_add(next.duration.nanoseconds());
+        Priced { duration: SimDuration::from_nanoseconds(together), basis: longest.basis }
+    };
+    prices.reduce(add)
 }
 
 fn slowest(prices: impl Iterator<Item = Priced>) -> Priced {

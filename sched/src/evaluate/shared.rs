@@ -43,6 +43,8 @@ struct DivisionKey {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct PlacesKey {
     degrees: [u32; 3],
+    /// Where positions differ.
+    tensors: Vec<u32>,
     mesh: Mesh,
     zero: ZeroStage,
     shard: Option<u32>,
@@ -143,7 +145,8 @@ impl Shared {
     /// Where the groups of a plan lie that some replicas are in; of none named, all.
     pub(super) fn places(&mut self, world: World<'_>, plan: &Plan, layout: &Layout, replicas: &[u32]) -> Arc<Places> {
         let key = PlacesKey {
-            degrees: [plan.data, plan.tensor, plan.pipeline()],
+            degrees: [plan.data, layout.tensor, plan.pipeline()],
+            tensors: layout.tensors.clone(),
             mesh: plan.mesh,
             zero: plan.zero,
             shard: plan.sharing.shard,
@@ -155,11 +158,11 @@ impl Shared {
         Arc::clone(self.places.entry(key).or_insert_with(places))
     }
 
-    /// The number of the division of a plan.
-    pub(super) fn division(&mut self, world: World<'_>, plan: &Plan) -> usize {
+    /// The number of the division of a position of a plan.
+    pub(super) fn division(&mut self, world: World<'_>, plan: &Plan, position: u32) -> usize {
         let (scattered, experts) = (is_scattered(plan.zero), world.model.variants.experts.is_some());
         let casts = world.workload.precision == Precision::Fp8;
-        let mut layout = crate::layout::layout(plan);
+        let mut layout = crate::layout::layout(plan).at(position).into_owned();
         // Seen by the price of an instruction only as "more than one".
         if layout.sharing.vocabulary.is_ends() {
             layout.pipeline = layout.pipeline.min(2);

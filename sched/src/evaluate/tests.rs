@@ -1,6 +1,7 @@
 mod axes;
 mod bounds;
 mod speed;
+mod unlike;
 
 use ir::{Bytes, Schedule, VerifiedProgram};
 use rand::RngExt;

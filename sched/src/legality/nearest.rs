@@ -12,13 +12,16 @@ const WANTED: usize = 3;
 /// The nearest legal plans, nearest first, at most three; empty if no small change helps.
 ///
 /// Changed are the degrees (each by a factor of at most 8), chunks per stage, microbatch size and count, the split of
-/// layers and sequence parallelism. Near means: few doublings of degrees and of the number of devices, few layers moved.
+/// layers and sequence parallelism; stages of unlike tensor degrees get one. Near means: few doublings of degrees and of the number of devices, few layers moved.
 #[must_use]
 pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Plan> {
     let devices = cluster.devices();
     if plan.stages.len() > 4096 || workload.global_batch == 0 {
         return Vec::new();
     }
+    // With one tensor degree for all stages, which something near is legal with.
+    let one_degree = |stage: &StagePlan| StagePlan { tensor: None, ..stage.clone() };
+    let plan = &Plan { stages: plan.stages.iter().map(one_degree).collect(), ..plan.clone() };
     let mut candidates: Vec<(u64, Plan)> = Vec::new();
     let chunks = plan.chunks_per_stage().max(1);
     for tensor in tensors(plan, model) {
@@ -180,6 +183,7 @@ pub fn balanced_stages(layers: u32, pipeline: u32, chunks: u32, recompute: Recom
         layers: (0..chunks).map(|slot| of(slot * pipeline + position)).collect(),
         recompute,
         recompute_layers: None,
+        tensor: None,
     };
     (0..pipeline).map(stage).collect()
 }

@@ -15,18 +15,26 @@
 //! and verification of the program proves the symmetry again.
 
 use ir::cluster::Place;
-use ir::program::Digest;
+use ir::program::{Digest, Layout, RankPlace};
 use ir::{Cluster, DeviceId, PhysicalLink, Plan, Rank, Relay};
 use rustc_hash::FxHashMap;
 
+use crate::across::Across;
 use crate::axes::{AxisGroups, Family};
 
 /// The class of each rank, numbered in order of first appearance by rank.
 ///
-/// `edges` are the pairs of positions between which activations go.
-pub(super) fn classes(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], groups: &[AxisGroups]) -> Vec<u32> {
-    let graph = Graph::new(plan, cluster, edges, groups);
-    let mut colours = graph.first_colours(plan, cluster);
+/// `edges` are the pairs of positions between which activations go; of each position it is said whether the ranks of its
+/// tensor groups have unlike partners on others.
+pub(super) fn classes(
+    plan: &Plan,
+    layout: &Layout,
+    cluster: &Cluster,
+    (edges, unlike): (&[(u32, u32)], &[bool]),
+    groups: &[AxisGroups],
+) -> Vec<u32> {
+    let graph = Graph::new(plan, layout, cluster, edges, groups);
+    let mut colours = graph.first_colours(layout, unlike, cluster);
     let mut links = graph.link_colours.clone();
     let mut count = distinct(&colours) + distinct(&links);
     loop {
@@ -102,8 +110,8 @@ const BACKWARD: u64 = 1;
 const GROUP: u64 = 2;
 
 impl Graph {
-    fn new(plan: &Plan, cluster: &Cluster, edges: &[(u32, u32)], groups: &[AxisGroups]) -> Self {
-        let world = u32::try_from(plan.world()).expect("a world checked by legality");
+    fn new(plan: &Plan, layout: &Layout, cluster: &Cluster, edges: &[(u32, u32)], groups: &[AxisGroups]) -> Self {
+        let world = layout.world();
         let mut graph = Self {
             world: world as usize,
             places: (0..world).map(|rank| cluster.place(plan.device(Rank::new(rank)))).collect(),
@@ -113,9 +121,8 @@ impl Graph {
             link_ids: FxHashMap::default(),
             link_colours: Vec::new(),
         };
-        let wide = plan.replicas() * plan.tensor;
         for (class, from, to) in edges.iter().flat_map(|&(a, b)| [(FORWARD, a, b), (BACKWARD, b, a)]) {
-            for (from, to) in (0..wide).map(|lane| (from * wide + lane, to * wide + lane)) {
+            for (from, to) in pairs(layout, from, to) {
                 let start = graph.crossings();
                 let end = |rank: u32| (plan.device(Rank::new(rank)), graph.places[rank as usize]);
                 let (a, b) = (end(from), end(to));
@@ -184,15 +191,16 @@ impl Graph {
         }
     }
 
-    /// What is known of each rank alone: position, device kind, microbatches, and where each of its groups lies.
-    fn first_colours(&self, plan: &Plan, cluster: &Cluster) -> Vec<u64> {
-        let wide = (plan.replicas() * plan.tensor) as usize;
-        let one = (plan.mesh.context * plan.tensor) as usize;
-        let share = |rank: usize| plan.share(u32::try_from(rank % wide / one).expect("a replica"));
-        let mut colours = (0..self.world)
-            .map(|rank| {
-                let kind = u64::from(self.places[rank].device_kind.raw());
-                mix(&[(rank / wide) as u64, kind, u64::from(share(rank))])
+    /// What is known of each rank alone: position, device kind, microbatches, and where each of its groups lies; where its
+    /// position's ranks have unlike partners, its index in its tensor group too.
+    fn first_colours(&self, layout: &Layout, unlike: &[bool], cluster: &Cluster) -> Vec<u64> {
+        let mut colours = (0u32..)
+            .zip(&self.places)
+            .map(|(rank, place)| {
+                let RankPlace { position, replica, tensor_index } = layout.place_of(Rank::new(rank));
+                let share = layout.share(replica / layout.mesh.context);
+                let known = [position, place.device_kind.raw(), share].map(u64::from);
+                if unlike[position as usize] { mix(&[mix(&known), tensor_index.into()]) } else { mix(&known) }
             })
             .collect::<Vec<_>>();
         for instance in &self.instances {
@@ -279,6 +287,20 @@ impl Graph {
         let join = |old: &[u64], new: Vec<u64>| old.iter().zip(new).map(|(o, n)| mix(&[*o, n])).collect::<Vec<_>>();
         (join(colours, ranks), join(links, loads))
     }
+}
+
+/// The ranks between which messages go from one position to another.
+fn pairs(layout: &Layout, from: u32, to: u32) -> impl Iterator<Item = (u32, u32)> {
+    let across = Across::new(layout, from, to);
+    let rank = move |position, replica, tensor_index| layout.rank(RankPlace { position, replica, tensor_index }).raw();
+    let of_replica = move |replica: u32| {
+        let of_sender = move |sender: u32| {
+            let ends = move |receiver: u32| (rank(from, replica, sender), rank(to, replica, receiver));
+            across.receivers(sender).map(ends)
+        };
+        (0..layout.tensor_at(from)).flat_map(of_sender)
+    };
+    (0..layout.replicas()).flat_map(of_replica)
 }
 
 /// [`Cluster::links`] with the places known.

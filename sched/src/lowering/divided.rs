@@ -95,8 +95,9 @@ impl Emitter<'_> {
             unread = reads.then_some(buffer);
         }
         let fed = fed(self.division(), work, self.ends()).map(|exchange| {
-            let (_, _, bytes) = collective(lowering.shape(), exchange);
-            let bytes = if exchange == Exchange::Statistics { bytes } else { activation_bytes(lowering.shape()) };
+            let (_, _, bytes) = collective(lowering.shape(self.position), exchange);
+            let bytes =
+                if exchange == Exchange::Statistics { bytes } else { activation_bytes(lowering.shape(self.position)) };
             (exchange, self.role.buffer(BufferKind::Communication, bytes, false))
         });
         for (place, step) in steps.iter().enumerate() {
@@ -120,7 +121,7 @@ impl Emitter<'_> {
     /// nothing keeps nothing.
     fn exchange(&mut self, exchange: Exchange, microbatch: u32) {
         let lowering = self.lowering;
-        let (kind, (tensor, unit, pass), bytes) = collective(lowering.shape(), exchange);
+        let (kind, (tensor, unit, pass), bytes) = collective(lowering.shape(self.position), exchange);
         let payload = Payload::Activation {
             tensor,
             chunk: ChunkId::at(lowering.layers.len()),
@@ -139,7 +140,8 @@ impl Emitter<'_> {
         let (waits, buffer, access) = match fed {
             Some((made, buffer)) => (vec![made], buffer, if kept { Access::Use } else { Access::Free }),
             None => {
-                let buffer = self.role.buffer(BufferKind::Communication, activation_bytes(lowering.shape()), false);
+                let buffer =
+                    self.role.buffer(BufferKind::Communication, activation_bytes(lowering.shape(self.position)), false);
                 (Vec::new(), buffer, Access::Allocate)
             }
         };

@@ -1,13 +1,14 @@
 //! The instruction list of one pipeline position, from its row of the grid.
 
 use ir::grid::{Action, Cell};
-use ir::program::{Access, BufferKind, Direction, HostCopy, Message, Payload, Peer, RankSet, Role, Stream};
+use ir::program::{Access, BufferKind, Direction, HostCopy, Message, Payload, Peer, RankPlace, RankSet, Role, Stream};
 use ir::{BufferId, Bytes, ChunkId, GroupId, InstructionId, MicrobatchId, Op, RoleId, StageId};
 
 use super::divided::Exchanged;
 use super::groups::axis_index;
 use super::template::Step;
 use super::{Course, Lowering, end};
+use crate::across::Across;
 use crate::passes::{Copied, Moves, PassOp};
 
 /// What is known of a position's list while it grows.
@@ -17,6 +18,8 @@ pub(super) struct Emitter<'a> {
     pub(super) lowering: &'a Lowering<'a>,
     pub(super) course: &'a Course,
     pub(super) position: u32,
+    /// The index in tensor groups of the ranks that carry it out, where that matters to it.
+    lane: u32,
     pub(super) role: Role,
     pub(super) state: end::StateBuffers,
     /// The last link of the chain of passes: its instructions, with their streams.
@@ -31,8 +34,8 @@ pub(super) struct Emitter<'a> {
     pub(super) arriving: Vec<Vec<InstructionId>>,
     /// Buffers that microbatches hold: by chunk, microbatch and slot.
     held: Vec<Vec<BufferId>>,
-    /// Received and not yet read, by direction: instruction and buffer by chunk and microbatch of the reader.
-    received: [Vec<Option<(InstructionId, BufferId)>>; 2],
+    /// Received and not yet read, by direction and by chunk and microbatch of the reader.
+    received: [Vec<Option<Received>>; 2],
     /// How many of this position's receives were issued, by direction.
     issued: [usize; 2],
     /// What passes have for exchanges over all positions, and what came of these.
@@ -41,11 +44,25 @@ pub(super) struct Emitter<'a> {
     pub(super) accesses: Vec<(BufferId, Access)>,
 }
 
+/// What a pass reads from another position: the last instruction that brings a part of it, and the parts' buffers.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    last: InstructionId,
+    first: BufferId,
+    parts: u32,
+}
+
+impl Received {
+    fn buffers(self) -> impl Iterator<Item = BufferId> {
+        (self.first.raw()..self.first.raw() + self.parts).map(BufferId::new)
+    }
+}
+
 /// A buffer that is not there.
 const NO_BUFFER: BufferId = BufferId::new(u32::MAX);
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(lowering: &'a Lowering<'a>, position: u32, course: u32) -> Self {
+    pub(super) fn new(lowering: &'a Lowering<'a>, [position, course, lane]: [u32; 3]) -> Self {
         let course = &lowering.courses[course as usize];
         let mut role = Role::new(StageId::new(position), RankSet::default());
         let state = end::StateBuffers::new(lowering, position, &mut role);
@@ -64,6 +81,7 @@ impl<'a> Emitter<'a> {
             lowering,
             course,
             position,
+            lane,
             role,
             state,
             last: Vec::new(),
@@ -112,33 +130,41 @@ impl<'a> Emitter<'a> {
         let lowering = self.lowering;
         let in_parts = lowering.last[cell.chunk.index()].templates.as_ref().filter(|_| self.last_weights);
         let steps = in_parts.unwrap_or(&lowering.templates[cell.chunk.index()]).steps(cell.action);
-        let input = self.input(cell).map(|(receive, buffer)| (receive, buffer, Lowering::receiving(cell)));
-        let exchanged = self.exchanged_input(cell).map(|(exchange, buffer)| (exchange, buffer, Stream::Tensor));
+        let input = self.input(cell).map(|received| (received, Lowering::receiving(cell)));
+        let exchanged = self
+            .exchanged_input(cell)
+            .map(|(exchange, buffer)| (Received { last: exchange, first: buffer, parts: 1 }, Stream::Tensor));
         let input = input.or(exchanged);
-        let output = lowering.output(cell);
+        let output = lowering.output(cell, self.lane);
         let to_all = self.exchanged_output(cell);
-        let sent = (output.is_some() || to_all.is_some())
-            .then(|| self.role.buffer(BufferKind::Communication, lowering.message_bytes, false));
-        let mut unread = input.map(|(_, buffer, _)| buffer);
-        self.last.splice(0..0, input.map(|(receive, _, stream)| (receive, stream)));
+        let held = lowering.held_bytes(self.position);
+        let sent =
+            (output.is_some() || to_all.is_some()).then(|| self.role.buffer(BufferKind::Communication, held, false));
+        let mut unread = input.map(|(received, _)| received);
+        self.last.splice(0..0, input.map(|(received, stream)| (received.last, stream)));
         for gather in std::mem::take(&mut self.arriving[cell.chunk.index()]) {
             self.last.push((gather, Stream::Data));
         }
         for (place, step) in steps.iter().enumerate() {
             self.accesses.clear();
             let is_compute = matches!(step.op, PassOp::Compute { .. });
-            if is_compute && let Some(buffer) = unread.take() {
-                self.accesses.push((buffer, Access::Free));
+            if is_compute && let Some(received) = unread.take() {
+                self.accesses.extend(received.buffers().map(|buffer| (buffer, Access::Free)));
             }
             if place + 1 == steps.len() {
                 self.accesses.extend(sent.map(|buffer| (buffer, Access::Allocate)));
             }
             self.step(cell, step);
         }
-        if let (Some((peer, message, stream)), Some(buffer)) = (output, sent) {
-            let op = Op::Send { peer, message, bytes: lowering.message_bytes };
+        if let (Some(output), Some(buffer)) = (output, sent) {
             let made = self.chain();
-            self.role.push(op, stream, &made, &[(buffer, Access::Free)]);
+            let Output { there, message, stream, .. } = output;
+            for receiver in output.receivers.clone() {
+                let peer = lowering.peer(self.position, there, (self.lane, receiver));
+                let op = Op::Send { peer, message, bytes: output.bytes };
+                let access = if receiver + 1 == output.receivers.end { Access::Free } else { Access::Use };
+                self.role.push(op, stream, &made, &[(buffer, access)]);
+            }
         } else if let (Some(exchange), Some(buffer)) = (to_all, sent) {
             self.feed(exchange, cell.microbatch, buffer);
         }
@@ -206,7 +232,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// What a pass reads from another position: issues receives up to its own.
-    fn input(&mut self, cell: Cell) -> Option<(InstructionId, BufferId)> {
+    fn input(&mut self, cell: Cell) -> Option<Received> {
         let lowering = self.lowering;
         let (direction, from) = match cell.action {
             Action::Forward => (Direction::Forward, cell.chunk.index().checked_sub(1)?),
@@ -225,14 +251,33 @@ impl<'a> Emitter<'a> {
         while self.received[side][wanted].is_none() {
             let (chunk, microbatch) = self.course.receives[self.position as usize][side][self.issued[side]];
             self.issued[side] += 1;
-            let buffer = self.role.buffer(BufferKind::Communication, lowering.message_bytes, false);
-            let (peer, message) = lowering.incoming(chunk, microbatch, direction);
-            let op = Op::Receive { peer, message, bytes: lowering.message_bytes };
-            let id = self.role.push(op, stream, &[], &[(buffer, Access::Allocate)]);
-            self.received[side][at(chunk, microbatch)] = Some((id, buffer));
+            let (there, message) = lowering.incoming(chunk, microbatch, direction);
+            let across = Across::new(lowering.layout, there, self.position);
+            let bytes = across.bytes(lowering.layout, lowering.model, lowering.workload, (there, self.position));
+            let mut received: Option<Received> = None;
+            for sender in across.senders(self.lane) {
+                let buffer = self.role.buffer(BufferKind::Communication, bytes, false);
+                let peer = lowering.peer(self.position, there, (self.lane, sender));
+                let op = Op::Receive { peer, message, bytes };
+                let last = self.role.push(op, stream, &[], &[(buffer, Access::Allocate)]);
+                let (first, parts) = received.map_or((buffer, 0), |before| (before.first, before.parts));
+                received = Some(Received { last, first, parts: parts + 1 });
+            }
+            self.received[side][at(chunk, microbatch)] = received;
         }
         self.received[side][wanted]
     }
+}
+
+/// The messages in which a pass's output leaves.
+struct Output {
+    /// The position to which they go, and its ranks that get one, by index in their tensor groups.
+    there: u32,
+    receivers: std::ops::Range<u32>,
+    message: Message,
+    stream: Stream,
+    /// Of each.
+    bytes: Bytes,
 }
 
 /// An op of a pass as an instruction of one microbatch; its group is the index of its axis.
@@ -286,8 +331,8 @@ impl Lowering<'_> {
         places
     }
 
-    /// The message that a pass's output leaves in, if it leaves the position.
-    fn output(&self, cell: Cell) -> Option<(Peer, Message, Stream)> {
+    /// The messages that a pass's output leaves a lane in, if it leaves the position.
+    fn output(&self, cell: Cell, lane: u32) -> Option<Output> {
         let here = self.chunks[cell.chunk.index()].stage.raw();
         let (to, edge, direction, stream) = match cell.action {
             Action::Forward => (cell.chunk.index() + 1, cell.chunk, Direction::Forward, Stream::ForwardSend),
@@ -298,22 +343,30 @@ impl Lowering<'_> {
             Action::BackwardWeight => return None,
         };
         let there = self.layers.get(to)?.stage.raw();
+        if there == here {
+            return None;
+        }
         let message = Message { edge, direction, microbatch: cell.microbatch };
-        (there != here).then(|| (self.peer(here, there), message, stream))
+        let across = Across::new(self.layout, here, there);
+        let bytes = across.bytes(self.layout, self.model, self.workload, (here, there));
+        let receivers = across.receivers(lane);
+        (!receivers.is_empty()).then_some(Output { there, receivers, message, stream, bytes })
     }
 
-    /// The message that brings the input of a chunk's pass.
-    fn incoming(&self, chunk: ChunkId, microbatch: MicrobatchId, direction: Direction) -> (Peer, Message) {
-        let here = self.chunks[chunk.index()].stage.raw();
+    /// The messages that bring the input of a chunk's pass, and from which position.
+    fn incoming(&self, chunk: ChunkId, microbatch: MicrobatchId, direction: Direction) -> (u32, Message) {
         let (from, edge) = match direction {
             Direction::Forward => (chunk.index() - 1, ChunkId::at(chunk.index() - 1)),
             Direction::Backward => (chunk.index() + 1, chunk),
         };
-        (self.peer(here, self.chunks[from].stage.raw()), Message { edge, direction, microbatch })
+        (self.chunks[from].stage.raw(), Message { edge, direction, microbatch })
     }
 
-    fn peer(&self, here: u32, there: u32) -> Peer {
-        let wide = i64::from(self.layout.per_position());
-        Peer { role: RoleId::new(there), shift: (i64::from(there) - i64::from(here)) * wide }
+    /// A rank of another position from one of this: indices in their tensor groups are given.
+    fn peer(&self, here: u32, there: u32, (own, other): (u32, u32)) -> Peer {
+        let rank = |position: u32, tensor_index: u32| {
+            i64::from(self.layout.rank(RankPlace { position, replica: 0, tensor_index }).raw())
+        };
+        Peer { role: RoleId::new(there), shift: rank(there, other) - rank(here, own) }
     }
 }

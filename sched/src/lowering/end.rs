@@ -21,7 +21,7 @@ pub(super) const RESERVE: usize = 3;
 
 impl StateBuffers {
     pub(super) fn new(lowering: &Lowering<'_>, position: u32, role: &mut Role) -> Self {
-        let shape = lowering.shape();
+        let shape = lowering.shape(position);
         let held = || lowering.chunks.iter().filter(|chunk| chunk.stage.raw() == position);
         let [weights, gradients, optimizer] = crate::state::bytes(shape, held());
         let buffers = Self {
@@ -111,7 +111,7 @@ impl Emitter<'_> {
         }
         let accesses = [self.state.weights, self.state.gradients, self.state.optimizer].map(|b| (b, Access::Use));
         let held = self.lowering.chunks.iter().filter(|chunk| chunk.stage.raw() == position);
-        let copies = crate::state::host_copies(self.lowering.shape(), held);
+        let copies = crate::state::host_copies(self.lowering.shape(position), held);
         let copy = |out, bytes| Op::HostCopy { what: HostCopy::OptimizerState, out, bytes };
         if let Some((out, _)) = copies {
             last = self.role.push(copy(true, out), Stream::Host, &[last], &accesses[1..2]);

@@ -25,7 +25,7 @@ impl Groups {
     pub(super) fn new(groups: &[AxisGroups], classes: &[u32]) -> Self {
         let mut found = Self { families: Vec::new(), of: std::array::from_fn(|_| Vec::new()) };
         for AxisGroups { axis, family, firsts } in groups {
-            found.of[axis_index(*axis) as usize] = vec![NONE; classes.len()];
+            found.of[axis_index(*axis) as usize].resize(classes.len(), NONE);
             found.add(*axis, classes, firsts.iter().map(|first| family.members(*first).collect()));
         }
         found

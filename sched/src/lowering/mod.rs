@@ -26,6 +26,7 @@ use ir::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::across::Across;
 use crate::axes;
 use crate::layout::{chunks, layout};
 use crate::legality;
@@ -86,6 +87,8 @@ pub(crate) struct Lowering<'a> {
     model: &'a Model,
     workload: &'a Workload,
     layout: &'a Layout,
+    /// As each position has it.
+    layouts: Vec<Layout>,
     chunks: &'a [Chunk],
     /// Those that hold layers.
     layers: &'a [Chunk],
@@ -93,7 +96,6 @@ pub(crate) struct Lowering<'a> {
     templates: Vec<Templates>,
     /// By chunk.
     last: Vec<LastPass>,
-    message_bytes: Bytes,
     /// What replicas do, each way once.
     courses: Vec<Course>,
     /// Of each replica, which of those it goes.
@@ -155,14 +157,17 @@ impl<'a> Lowering<'a> {
         layout: &'a Layout,
         chunks: &'a [Chunk],
     ) -> Result<Self, Vec<Problem>> {
+        let layouts = (0..layout.pipeline).map(|position| layout.at(position).into_owned()).collect::<Vec<_>>();
         let shape = Shape { model, workload, layout };
+        let at = |chunk: &Chunk| Shape { layout: &layouts[chunk.stage.index()], ..shape };
         let division = plan.sharing.vocabulary;
         let layers = vocabulary::layers_of(chunks, division, plan.pipeline());
         let reductions = Reductions::new(model, workload, layout, plan, chunks);
-        let of_layers = |chunk| Templates::new(shape, chunk, plan.overlap_gradients, runs(&plan.schedule), &[]);
-        let of_slice = |chunk| Templates::of_slice(shape, chunk, division);
+        let of_layers = |chunk| Templates::new(at(chunk), chunk, plan.overlap_gradients, runs(&plan.schedule), &[]);
+        let of_slice = |chunk| Templates::of_slice(at(chunk), chunk, division);
         let templates = layers.iter().map(of_layers).chain(chunks[layers.len()..].iter().map(of_slice)).collect();
-        let last = chunks.iter().enumerate().map(|chunk| LastPass::new(&reductions, shape, plan, chunk)).collect();
+        let last_pass = |of: (usize, &_)| LastPass::new(&reductions, at(of.1), plan, of);
+        let last = chunks.iter().enumerate().map(last_pass).collect();
         let (mut courses, mut course_of) = (Vec::<Course>::new(), Vec::with_capacity(layout.data as usize));
         for turn in turns(layout, model.variants.experts.is_some(), &plan.schedule) {
             let known = courses.iter().position(|course| course.turn == turn);
@@ -177,9 +182,9 @@ impl<'a> Lowering<'a> {
             model,
             workload,
             layout,
+            layouts,
             templates,
             last,
-            message_bytes: message_bytes(shape),
             courses,
             course_of,
             reductions,
@@ -188,14 +193,26 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    pub(crate) const fn shape(&self) -> Shape<'_> {
-        Shape { model: self.model, workload: self.workload, layout: self.layout }
+    /// The shape of what a position computes.
+    fn shape(&self, position: u32) -> Shape<'_> {
+        Shape { model: self.model, workload: self.workload, layout: &self.layouts[position as usize] }
+    }
+
+    /// Bytes of an activation as a rank of a position has it between its passes.
+    fn held_bytes(&self, position: u32) -> Bytes {
+        message_bytes(self.shape(position))
+    }
+
+    /// Whether the ranks of a position's tensor groups have unlike partners on others.
+    fn has_unlike_lanes(&self, position: u32) -> bool {
+        let beside = self.edges().into_iter().filter(|(a, b)| *a == position || *b == position);
+        beside.into_iter().any(|(a, b)| Across::new(self.layout, a, b).is_unlike())
     }
 
     /// Parameters that one rank holds of a chunk before any division over replicas.
     fn parameters(&self, chunk: ChunkId) -> HeldParameters {
         let chunk = &self.chunks[chunk.index()];
-        held_parameters(self.shape(), chunk, chunk.all_units())
+        held_parameters(self.shape(chunk.stage.raw()), chunk, chunk.all_units())
     }
 
     /// Pairs of positions between which activations go.
@@ -209,23 +226,25 @@ impl<'a> Lowering<'a> {
 
     fn program(&self, folding: Folding, cluster: &Cluster) -> Result<Program, Vec<Problem>> {
         let axes = axes::groups(self.layout, self.model.variants.experts.is_some(), self.reductions.embedding());
-        let classes = colour::classes(self.plan, cluster, &self.edges(), &axes);
+        let unlike = (0..self.layout.pipeline).map(|position| self.has_unlike_lanes(position)).collect::<Vec<_>>();
+        let classes = colour::classes(self.plan, self.layout, cluster, (&self.edges(), &unlike), &axes);
         let groups = Groups::new(&axes, &classes);
         let world = u32::try_from(classes.len()).expect("a world checked by legality");
         let (role_of, members) = match folding {
             Folding::Folded => (classes.clone(), members(&classes)),
             Folding::Flat => ((0..world).collect(), (0..world).map(|rank| RankSet::run(rank, 1, 1)).collect()),
         };
-        let mut lists: FxHashMap<(u32, u32), Role> = FxHashMap::default();
-        let wide = self.layout.per_position();
+        let mut lists: FxHashMap<[u32; 3], Role> = FxHashMap::default();
         let list_of = |ranks: &RankSet| {
-            let first = ranks.first();
-            (first.raw() / wide, self.course_of[self.layout.replica_of(first) as usize])
+            let place = self.layout.place_of(ranks.first());
+            let course = self.course_of[(place.replica / self.layout.mesh.context) as usize];
+            let lane = if unlike[place.position as usize] { place.tensor_index } else { 0 };
+            [place.position, course, lane]
         };
         let mut total = 0;
         for ranks in &members {
             let key = list_of(ranks);
-            let list = lists.entry(key).or_insert_with(|| Emitter::new(self, key.0, key.1).emit());
+            let list = lists.entry(key).or_insert_with(|| Emitter::new(self, key).emit());
             total += list.instructions().len() as u64;
             if total > MOST_INSTRUCTIONS {
                 let roles = members.len() as u64;
@@ -246,8 +265,16 @@ impl<'a> Lowering<'a> {
             chunks: self.chunks.to_vec(),
             groups: groups.families,
             roles,
-            placement: self.plan.placement.clone(),
+            placement: self.placement(),
         })
+    }
+
+    /// Devices by rank; none where rank `r` is on device `r`.
+    fn placement(&self) -> Vec<ir::DeviceId> {
+        if self.plan.placement.is_empty() && self.layout.has_unlike_tensors() {
+            return (0..self.layout.world()).map(|rank| self.plan.device(Rank::new(rank))).collect();
+        }
+        self.plan.placement.clone()
     }
 
     /// A position's list as the role of some of its ranks.

@@ -58,10 +58,9 @@ impl<'a> Reductions<'a> {
     ) -> Self {
         let shape = Shape { model, workload, layout };
         let mut partial = vec![0; layout.pipeline as usize];
-        if layout.tensor > 1 {
-            for chunk in chunks {
-                partial[chunk.stage.index()] += chunk_partial_gradient_parameters(shape, chunk);
-            }
+        for chunk in chunks.iter().filter(|chunk| layout.tensor_at(chunk.stage.raw()) > 1) {
+            let shape = Shape { layout: &layout.at(chunk.stage.raw()), ..shape };
+            partial[chunk.stage.index()] += chunk_partial_gradient_parameters(shape, chunk);
         }
         Self { shape, plan, chunks, sharding: Sharding::of(layout), partial }
     }
@@ -204,7 +203,9 @@ impl<'a> Reductions<'a> {
 
     /// Bytes of the gradient of the tied embedding; `None` where nothing is tied across positions.
     pub(crate) fn tied_bytes(&self) -> Option<Bytes> {
-        let whole = self.embedding().map(|_| payload_bytes(self.shape, Payload::TiedGradients))?;
+        let (first, _) = self.embedding()?;
+        let layout = self.shape.layout.at(first);
+        let whole = payload_bytes(Shape { layout: &layout, ..self.shape }, Payload::TiedGradients);
         Some(Bytes::new(whole.get().div_ceil(self.scattered())))
     }
 

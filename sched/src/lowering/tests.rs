@@ -3,7 +3,8 @@ use ir::{Fabric, NodeGroup, NodeKindId, Op, Schedule, VerifiedProgram};
 
 use super::*;
 use crate::testing::{
-    dgx, gpt3, node, plan, random_case, random_wide_case, small_model, thread_cpu_nanoseconds, workload,
+    dgx, gpt3, node, plan, random_case, random_unlike_case, random_wide_case, small_model, thread_cpu_nanoseconds,
+    workload,
 };
 
 fn shown(problems: &[Problem]) -> String {
@@ -27,6 +28,47 @@ fn random_legal_plans_lower_to_sound_programs_folded_and_flat() {
         }
     }
     assert!(roles > 100, "the swarm splits roles: {roles} more than positions");
+}
+
+/// Stages of unlike tensor degrees: what ranks of one role do is the same, folded or not, and replicas share roles.
+#[test]
+fn random_plans_of_unlike_degrees_lower_to_sound_programs_folded_and_flat() {
+    let (mut folds, mut widens, mut narrows) = (0, 0, 0);
+    for seed in 0..600 {
+        let (plan, model, work, cluster) = random_unlike_case(seed);
+        let say = |what: &str| format!("seed {seed}: {what}\n{plan:#?}");
+        let folded = lower(&plan, &model, &work, &cluster).unwrap_or_else(|p| panic!("{}", say(&shown(&p))));
+        let flat = lower_as(Folding::Flat, &plan, &model, &work, &cluster).unwrap();
+        assert!(unfold(&folded) == flat, "{}", say("folded and flat differ"));
+        folds += u32::from(plan.data > 1 && folded.roles.len() < flat.roles.len());
+        let tensors = plan.tensors().collect::<Vec<_>>();
+        widens += u32::from(tensors[0] < tensors[1]);
+        narrows += u32::from(tensors[0] > tensors[1]);
+        for program in [folded, flat] {
+            if let Err(problems) = VerifiedProgram::new(program) {
+                panic!("{}", say(&shown(&problems)));
+            }
+        }
+    }
+    assert!(folds > 100 && widens > 100 && narrows > 100, "{folds} {widens} {narrows}");
+}
+
+/// A program is as large as its lanes, however many replicas there are, and its first stage's devices come first.
+#[test]
+fn replicas_of_unlike_degrees_share_roles() {
+    let (model, work) = (small_model(6), workload(32, 64));
+    let cluster = dgx(24);
+    let plan = plan(&model, &work, [16, 1, 3, 1], Schedule::OneForwardOneBackward).with_tensors(&[4, 4, 2]);
+    let program = lower(&plan, &model, &work, &cluster).unwrap();
+    // Lanes of a tensor group that has unlike partners, at whatever distance, are told apart.
+    assert_eq!(program.roles.len(), 4 + 4 + 2);
+    assert_eq!(program.world(), 160);
+    for role in &program.roles {
+        let position = role.stage.raw();
+        let (first, wide) = ([0, 64, 128][position as usize], [64, 64, 32][position as usize]);
+        assert!(role.ranks.iter().all(|rank| (first..first + wide).contains(&program.device(rank).raw())));
+    }
+    assert!(VerifiedProgram::new(program).is_ok());
 }
 
 #[test]

@@ -468,6 +468,7 @@ pub(super) fn stages_of(cut: &Cut) -> Vec<StagePlan> {
         layers: vec![held.layers],
         recompute: stage.recompute,
         recompute_layers: stage.recomputed.filter(|_| stage.recompute != Recompute::None),
+        tensor: None,
     };
     cut.iter().map(stage).collect()
 }

@@ -6,7 +6,7 @@ use cost::{CostModel, GroupPlace};
 use ir::program::unfold::unfold;
 use ir::program::{Message, Stream};
 use ir::{
-    Backend, BackendError, Clock, InstructionId, IterationOutcome, Lane, Op, Problem, Program, Rank, RoleId,
+    Backend, BackendError, Clock, InstructionId, IterationOutcome, Lane, Op, Problem, Program, Rank, Role, RoleId,
     SimDuration, SimTime, Span, Timeline, VerifiedProgram,
 };
 use rustc_hash::FxHashMap;
@@ -66,13 +66,15 @@ fn lanes(folded: &Program, cost: &CostModel) -> Vec<Lane> {
     let mut state = State {
         program: &program,
         cost,
-        prices: cost.prepare(program.shape()),
+        prices: (0..program.layout.pipeline)
+            .map(|position| cost.prepare(program.shape_in(&program.layout.at(position))))
+            .collect(),
         ends: program.roles.iter().map(|role| vec![None; role.instructions().len()]).collect(),
         issued: program.roles.iter().map(|role| vec![0; role.instructions().len()]).collect(),
         starts: program.roles.iter().map(|role| vec![0; role.instructions().len()]).collect(),
         next: vec![[0; Stream::ALL.len()]; program.roles.len()],
         met: FxHashMap::default(),
-        collectives: FxHashMap::default(),
+        collectives: program.roles.iter().map(numbers).collect(),
     };
     while state.sweep() {}
     program
@@ -101,14 +103,28 @@ fn lanes(folded: &Program, cost: &CostModel) -> Vec<Lane> {
 struct State<'a> {
     program: &'a Program,
     cost: &'a CostModel,
-    prices: cost::Prices,
+    prices: Vec<cost::Prices>,
     ends: Vec<Vec<Option<u64>>>,
     issued: Vec<Vec<u64>>,
     starts: Vec<Vec<u64>>,
     /// By rank and stream: the first instruction that is not issued.
     next: Vec<[usize; Stream::ALL.len()]>,
     met: FxHashMap<Meeting, Met>,
-    collectives: FxHashMap<(usize, u32), u32>,
+    /// By rank: of each instruction that is a collective, how many of its group come before it in the list, whose order
+    /// is that of all members. Streams are not: one group may be used on several.
+    collectives: Vec<Vec<u32>>,
+}
+
+/// Of each instruction of a list, how many collectives of the same group come before it.
+fn numbers(role: &Role) -> Vec<u32> {
+    let mut counts: FxHashMap<u32, u32> = FxHashMap::default();
+    let number = |op: Op| {
+        let Op::Collective { group, .. } = op else { return 0 };
+        let count = counts.entry(group.raw()).or_default();
+        *count += 1;
+        *count
+    };
+    role.instructions().iter().map(|instruction| instruction.op).map(number).collect()
 }
 
 impl State<'_> {
@@ -142,7 +158,8 @@ impl State<'_> {
         let device = self.program.device(Rank::new(me));
         let kind = self.cost.cluster().place(device).device_kind;
         let kind_of = kind;
-        let shape = self.program.shape();
+        let layout = self.program.layout.at(role.stage.raw());
+        let shape = self.program.shape_in(&layout);
         let stepped = || {
             let held = self.program.chunks.iter().filter(|chunk| chunk.stage == role.stage);
             held.map(|chunk| cost::memory::stepped_parameters(shape, chunk)).sum::<u64>()
@@ -181,14 +198,14 @@ impl State<'_> {
                 let tensor = axis == ir::Axis::Tensor;
                 let price = match role.followed(&list[at]).filter(|_| tensor) {
                     Some((chunk, pass, units)) => {
-                        let hidden = self.prices.hidden(self.program.chunk(chunk), pass, units, kind_of);
+                        let hidden =
+                            self.prices[role.stage.index()].hidden(self.program.chunk(chunk), pass, units, kind_of);
                         cost::exposed(price, hidden)
                     }
                     None => price,
                 };
-                let count = self.collectives.entry((rank, group.raw())).or_default();
-                let meeting = Meeting::Collective { group: group.raw(), first: members.first().raw(), number: *count };
-                *count += 1;
+                let number = self.collectives[rank][at];
+                let meeting = Meeting::Collective { group: group.raw(), first: members.first().raw(), number };
                 self.meet(meeting, members.len(), (rank, at), price);
                 return true;
             }

@@ -43,10 +43,12 @@ impl Prices {
             let base = graph.offsets[index] as usize;
             let kind = device_kind(program, cost, role);
             let mut known: FxHashMap<(Pass, ChunkId, UnitRange), u64> = FxHashMap::default();
+            let layout = program.layout.at(role.stage.raw());
+            let shape = program.shape_in(&layout);
             for (position, instruction) in role.instructions().iter().enumerate() {
                 local[base + position] = match instruction.op {
                     Op::Compute { pass, chunk, units, .. } => *known.entry((pass, chunk, units)).or_insert_with(|| {
-                        cost.compute(program.shape(), program.chunk(chunk), pass, units, kind).duration.nanoseconds()
+                        cost.compute(shape, program.chunk(chunk), pass, units, kind).duration.nanoseconds()
                     }),
                     Op::GradientNorm => {
                         cost.gradient_norm(stepped_parameters(program, role), kind).duration.nanoseconds()
@@ -73,19 +75,24 @@ impl Prices {
 
 /// What the device carries out of tensor-parallel collectives while it waits for launches; mostly nothing.
 struct Hiding {
-    prices: Option<cost::Prices>,
+    /// Of each position; none where nothing is hidden.
+    prices: Vec<cost::Prices>,
     known: FxHashMap<(DeviceKindId, ChunkId, Pass, UnitRange), SimDuration>,
 }
 
 impl Hiding {
     fn new(program: &Program, cost: &CostModel) -> Self {
         let hides = cost.stack().constants.hidden_in_launches > 0.0;
-        Self { prices: hides.then(|| cost.prepare(program.shape())), known: FxHashMap::default() }
+        let of = |position: u32| cost.prepare(program.shape_in(&program.layout.at(position)));
+        let positions = if hides { program.layout.pipeline } else { 0 };
+        Self { prices: (0..positions).map(of).collect(), known: FxHashMap::default() }
     }
 
     /// What is left of a role's collective, whose share of the links shrinks with it.
     fn exposed(&mut self, program: &Program, cost: &CostModel, role: &Role, at: usize, whole: Transfer) -> Transfer {
-        let (Some(prices), instruction) = (&self.prices, &role.instructions()[at]) else { return whole };
+        let (Some(prices), instruction) = (self.prices.get(role.stage.index()), &role.instructions()[at]) else {
+            return whole;
+        };
         let Op::Collective { group, .. } = instruction.op else { return whole };
         let Some((chunk, pass, units)) =
             role.followed(instruction).filter(|_| program.groups[group.index()].axis == Axis::Tensor)
@@ -163,5 +170,6 @@ fn device_kind(program: &Program, cost: &CostModel, role: &Role) -> DeviceKindId
 /// Parameters that a rank of a role steps.
 fn stepped_parameters(program: &Program, role: &Role) -> u64 {
     let chunks = program.chunks.iter().filter(|chunk: &&Chunk| chunk.stage == role.stage);
-    chunks.map(|chunk| cost::memory::stepped_parameters(program.shape(), chunk)).sum()
+    let layout = program.layout.at(role.stage.raw());
+    chunks.map(|chunk| cost::memory::stepped_parameters(program.shape_in(&layout), chunk)).sum()
 }

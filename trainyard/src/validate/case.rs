@@ -262,7 +262,12 @@ fn schedule(name: Option<ScheduleName>, chunks: u32, faults: &mut Vec<Fault>) ->
 /// Stages where the row says how layers were cut.
 fn split(run: &ResolvedRun, model: &Model, faults: &mut Vec<Fault>) -> Option<Vec<StagePlan>> {
     let (pipeline, layers) = (run.row.layout.pipeline, model.layers);
-    let stage = |layers: u32| StagePlan { layers: vec![layers], recompute: Recompute::None, recompute_layers: None };
+    let stage = |layers: u32| StagePlan {
+        layers: vec![layers],
+        recompute: Recompute::None,
+        recompute_layers: None,
+        tensor: None,
+    };
     let one_chunk = run.chunks <= 1;
     match run.row.layout.split.as_ref()? {
         SplitRule::Bounds(bounds) if one_chunk && bounds.len() == pipeline as usize + 1 => {
@@ -303,7 +308,12 @@ fn redistribute(model: &Model, sequence_length: u32, pipeline: u32) -> Vec<Stage
     let (each, over) = (rest / (pipeline - 1), rest % (pipeline - 1));
     // The longer ones late, where fewer microbatches are in flight.
     let of = |stage: u32| if stage == pipeline - 1 { last } else { each + u32::from(stage + over >= pipeline - 1) };
-    let plan = |stage: u32| StagePlan { layers: vec![of(stage)], recompute: Recompute::None, recompute_layers: None };
+    let plan = |stage: u32| StagePlan {
+        layers: vec![of(stage)],
+        recompute: Recompute::None,
+        recompute_layers: None,
+        tensor: None,
+    };
     (0..pipeline).map(plan).collect()
 }
 

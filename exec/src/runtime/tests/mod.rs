@@ -135,11 +135,11 @@ impl Worker for Fake {
         self.note(kind.name(), values);
         self.got = values.to_vec();
     }
-    fn outgoing(&mut self, message: Message) -> &[f32] {
+    fn outgoing(&mut self, message: Message, _: Rank) -> &[f32] {
         self.note(format!("send {}", message.microbatch), &[]);
         &self.tensor
     }
-    fn incoming(&mut self, message: Message, values: &[f32]) {
+    fn incoming(&mut self, message: Message, _: Rank, values: &[f32]) {
         self.note(format!("receive {}", message.microbatch), values);
         self.got = values.to_vec();
     }
@@ -219,6 +219,7 @@ fn program(data: u32, pipeline: u32, microbatches: u32) -> Program {
             data,
             tensor: 1,
             pipeline,
+            tensors: Vec::new(),
             sequence_parallel: false,
             microbatch_size: 1,
             microbatches,

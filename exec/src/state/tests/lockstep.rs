@@ -61,7 +61,7 @@ impl Lockstep {
     pub(super) fn iterate(&mut self, iteration: u64) -> Result<f64, NotFinite> {
         self.feed(iteration);
         self.carry_out()?;
-        let first = |rank: &&RankState| rank.rank().raw().is_multiple_of(self.program.layout.tensor);
+        let first = |rank: &&RankState| self.program.layout.place_of(rank.rank()).tensor_index == 0;
         Ok(self.ranks.iter().filter(first).filter_map(RankState::loss).sum())
     }
 
@@ -83,7 +83,7 @@ impl Lockstep {
         let (size, microbatches) = (layout.microbatch_size as usize, layout.microbatches as usize);
         for rank in &mut self.ranks {
             rank.begin_iteration(iteration);
-            let replica = rank.rank().index() / layout.tensor as usize % layout.data as usize;
+            let replica = layout.replica_of(rank.rank()) as usize;
             for microbatch in 0..microbatches {
                 let own = &sequences[(replica * microbatches + microbatch) * size..][..size];
                 let tokens: Vec<u32> = own.iter().flat_map(|s| s[..s.len() - 1].to_vec()).collect();
@@ -137,7 +137,7 @@ impl Lockstep {
                 assert_eq!(progress, Progress::Ended, "nothing runs beside {op:?}");
             }
             Op::Send { peer, message, bytes } => {
-                let data = rank.outgoing(message).to_vec();
+                let data = rank.outgoing(message, there(peer.shift)).to_vec();
                 assert_eq!(4 * data.len() as u64, bytes.get());
                 traffic.messages.insert(key(here, there(peer.shift), message), data);
             }
@@ -145,7 +145,7 @@ impl Lockstep {
                 let Some(data) = traffic.messages.remove(&key(there(peer.shift), here, message)) else {
                     return Ok(false);
                 };
-                rank.incoming(message, &data);
+                rank.incoming(message, there(peer.shift), &data);
             }
             Op::Collective { kind, group, payload, bytes } => {
                 return Ok(self.collective(index, (kind, payload, bytes), group, traffic));

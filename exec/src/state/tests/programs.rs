@@ -57,6 +57,7 @@ pub(crate) fn program(model: &Model, workload: &Workload, division: &Division) -
         data,
         tensor,
         pipeline: positions,
+        tensors: Vec::new(),
         sequence_parallel: division.sequence_parallel,
         microbatch_size: workload.global_batch / data / division.microbatches,
         microbatches: division.microbatches,

@@ -246,7 +246,7 @@ pub(in crate::policies) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Pla
             placement.extend_from_slice(&kinds[held.kind].devices[first..first + wide]);
         }
         let recompute_layers = stage.recomputed.filter(|_| stage.recompute != Recompute::None);
-        StagePlan { layers: vec![held.layers], recompute: stage.recompute, recompute_layers }
+        StagePlan { layers: vec![held.layers], recompute: stage.recompute, recompute_layers, tensor: None }
     });
     let stages = stages.collect();
     Plan { stages, placement, ..plan.clone() }

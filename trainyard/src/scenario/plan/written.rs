@@ -65,7 +65,12 @@ pub(super) fn written(
         tensor,
         sequence_parallel: keys.sequence_parallel.unwrap_or(false),
         stages: stages
-            .map(|((layers, recompute), recompute_layers)| StagePlan { layers, recompute, recompute_layers })
+            .map(|((layers, recompute), recompute_layers)| StagePlan {
+                layers,
+                recompute,
+                recompute_layers,
+                tensor: None,
+            })
             .collect(),
         microbatch_size,
         microbatches,
