@@ -1,26 +1,40 @@
 // NCCL on the emulated machine: ranks are threads of one process, each with streams of its own. Part of machine.cpp.
 //
-// A collective is work of a stream like any other: it is done when its stream is drained, and then waits for the other
-// ranks' streams. A group whose ranks have not all come is in progress.
+// A collective is work of a stream like any other: done when it must be, it then lets the other ranks' streams come to theirs
+// and waits for them. A rank that aborts leaves the others waiting. A group whose ranks have not all come is in progress.
 namespace {
+
+// Where on a stream something stands.
+struct Spot {
+    Stream* stream;
+    unsigned long long position;
+};
 
 struct Op {
     std::vector<const void*> inputs;
     size_t arrived = 0, read = 0;
+    std::vector<Spot> spots;
+};
+
+// What goes from one rank to another.
+struct Way {
+    std::deque<std::string> letters;
+    std::vector<Spot> sends;
+    size_t receives = 0;
 };
 
 struct Group {
     size_t size = 0, joined = 0;
-    bool aborted = false;
     std::mutex mutex;
     std::condition_variable changed;
     std::map<long, Op> ops;
-    std::map<std::pair<int, int>, std::deque<std::string>> mail;
+    std::map<std::pair<int, int>, Way> mail;
     std::map<long, std::map<int, std::pair<int, int>>> splits; // of each call: color and key of the ranks
 };
 
 struct Comm {
     std::shared_ptr<Group> group;
+    std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
     int rank = 0;
     long next_op = 0, next_split = 0;
     std::shared_ptr<Group> parent; // of a split one that is not complete yet
@@ -51,20 +65,25 @@ std::shared_ptr<Group> group_of(const std::string& name) {
 
 size_t width(int kind) { return kind == 9 ? 2 : kind == 8 ? 8 : 4; }
 
-// Waits until all ranks have shown their input, lets `work` read them, and waits until all have read.
-void meet(std::shared_ptr<Group> group, long number, int rank, const void* input, const std::function<void(const std::vector<const void*>&)>& work) {
+using Aborted = std::shared_ptr<std::atomic<bool>>;
+
+// Waits until all ranks have shown their input, lets `work` read them, and waits until all have read. `false` if this rank
+// aborted.
+bool meet(std::shared_ptr<Group> group, Aborted aborted, long number, int rank, const void* input, const std::function<void(const std::vector<const void*>&)>& work) {
     std::unique_lock<std::mutex> guard(group->mutex);
     Op& op = group->ops[number];
     op.inputs.resize(group->size);
     op.inputs[(size_t)rank] = input;
     ++op.arrived;
+    for (const Spot& spot : op.spots) want(spot.stream, spot.position);
     group->changed.notify_all();
-    group->changed.wait(guard, [&] { return op.arrived == group->size || group->aborted; });
-    if (group->aborted) return;
+    group->changed.wait(guard, [&] { return op.arrived == group->size || *aborted; });
+    if (op.arrived < group->size) return false;
     work(op.inputs);
     ++op.read;
     group->changed.notify_all();
-    group->changed.wait(guard, [&] { return op.read == group->size || group->aborted; });
+    group->changed.wait(guard, [&] { return op.read == group->size || *aborted; });
+    return op.read == group->size;
 }
 
 double element_at(const void* data, size_t index, int kind) {
@@ -84,7 +103,8 @@ void store_at(std::string& data, size_t index, int kind, double value) {
     memcpy(at, kind == 3 ? (void*)&whole : kind == 7 ? (void*)&single : kind == 8 ? (void*)&value : (void*)&half, width(kind));
 }
 
-// Elements first..first + count of the inputs, reduced: 0 is the sum, 2 the maximum, 4 the mean.
+// Elements first..first + count of the inputs, reduced: 0 is the sum, 2 the maximum, 4 the mean. Sums go in the order of the
+// ranks, in double precision for doubles and in single precision for all else; NCCL's order is its own.
 std::string reduce(const std::vector<const void*>& inputs, size_t first, size_t count, int kind, int op) {
     std::string out(count * width(kind), '\0');
     for (size_t i = 0; i < count; ++i) {
@@ -92,6 +112,7 @@ std::string reduce(const std::vector<const void*>& inputs, size_t first, size_t 
         for (size_t rank = 1; rank < inputs.size(); ++rank) {
             double value = element_at(inputs[rank], first + i, kind);
             total = op == 2 ? (value > total ? value : total) : total + value;
+            if (op != 2 && (kind == 7 || kind == 9)) total = (float)total;
         }
         store_at(out, i, kind, op == 4 ? total / (double)inputs.size() : total);
     }
@@ -101,13 +122,18 @@ std::string reduce(const std::vector<const void*>& inputs, size_t first, size_t 
 int collective(Comm* comm, void* stream, const void* from, void* to, std::function<std::string(const std::vector<const void*>&, size_t)> result) {
     if (!known(streams, stream)) return INVALID_ARGUMENT;
     auto group = comm->group;
+    auto aborted = comm->aborted;
     long number = comm->next_op++;
     int rank = comm->rank;
-    put((Stream*)stream, [=] {
+    unsigned long long position = put((Stream*)stream, [=] {
         std::string bytes;
-        meet(group, number, rank, from, [&](const std::vector<const void*>& inputs) { bytes = result(inputs, (size_t)rank); });
-        memcpy(to, bytes.data(), bytes.size());
+        auto work = [&](const std::vector<const void*>& inputs) { bytes = result(inputs, (size_t)rank); };
+        if (meet(group, aborted, number, rank, from, work)) memcpy(to, bytes.data(), bytes.size());
     });
+    std::lock_guard<std::mutex> guard(group->mutex);
+    Op& op = group->ops[number];
+    op.spots.push_back({(Stream*)stream, position});
+    if (op.arrived) want((Stream*)stream, position);
     return 0;
 }
 
@@ -117,20 +143,28 @@ int transfer() {
             if (one.send != (sends == 1)) continue;
             auto group = one.comm->group;
             auto way = one.send ? std::make_pair(one.comm->rank, one.peer) : std::make_pair(one.peer, one.comm->rank);
-            put(one.stream, [=] {
+            auto aborted = one.comm->aborted;
+            unsigned long long position = put(one.stream, [=] {
                 std::unique_lock<std::mutex> guard(group->mutex);
-                auto& letters = group->mail[way];
+                Way& on = group->mail[way];
                 if (one.send) {
-                    letters.emplace_back(one.at, one.bytes);
+                    on.letters.emplace_back(one.at, one.bytes);
                     group->changed.notify_all();
                     return;
                 }
-                group->changed.wait(guard, [&] { return !letters.empty() || group->aborted; });
-                if (group->aborted) return;
-                if (letters.front().size() != one.bytes) fail("%zu bytes were sent and %zu are received", letters.front().size(), one.bytes);
-                memcpy(one.at, letters.front().data(), one.bytes);
-                letters.pop_front();
+                ++on.receives;
+                for (size_t i = 0; i < on.receives && i < on.sends.size(); ++i) want(on.sends[i].stream, on.sends[i].position);
+                group->changed.wait(guard, [&] { return !on.letters.empty() || *aborted; });
+                if (on.letters.empty()) return;
+                if (on.letters.front().size() != one.bytes) fail("%zu bytes were sent and %zu are received", on.letters.front().size(), one.bytes);
+                memcpy(one.at, on.letters.front().data(), one.bytes);
+                on.letters.pop_front();
             });
+            if (!one.send) continue;
+            std::lock_guard<std::mutex> guard(group->mutex);
+            Way& on = group->mail[way];
+            on.sends.push_back({one.stream, position});
+            if (on.sends.size() <= on.receives) want(one.stream, position);
         }
     transfers.clear();
     return 0;
@@ -233,7 +267,7 @@ int ncclCommDestroy(Comm* comm) {
 int ncclCommAbort(Comm* comm) {
     {
         std::lock_guard<std::mutex> guard(comm->group->mutex);
-        comm->group->aborted = true;
+        *comm->aborted = true;
         comm->group->changed.notify_all();
     }
     delete comm;

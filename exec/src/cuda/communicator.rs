@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "NCCL is a C interface")]
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,8 @@ pub struct Communicator {
     rank: usize,
     size: usize,
     deadline: Duration,
+    /// Set by anyone who wants calls that wait for other ranks to give up, of groups split from this one too.
+    cancelled: Arc<AtomicBool>,
 }
 
 /// NCCL's communicator, or why there is none any more.
@@ -129,22 +132,25 @@ impl Communicator {
         size: usize,
         deadline: Duration,
     ) -> Result<Self, DeviceError> {
-        device.make_current()?;
-        Self::join_with(load(&nccl::FILE_NAMES.map(str::to_owned))?, id, rank, size, deadline)
+        Self::join_until(device, id, (rank, size), deadline, Arc::default())
     }
 
-    pub(super) fn join_with(
-        functions: Arc<Functions>,
+    /// The same, unless it is cancelled while it waits.
+    pub(super) fn join_until(
+        device: &CudaDevice,
         id: UniqueId,
-        rank: usize,
-        size: usize,
+        (rank, size): (usize, usize),
         deadline: Duration,
+        cancelled: Arc<AtomicBool>,
     ) -> Result<Self, DeviceError> {
+        device.make_current()?;
+        let functions = load(&nccl::FILE_NAMES.map(str::to_owned))?;
         assert!(rank < size, "rank {rank} of {size}");
         let (mut comm, mut config) = (std::ptr::null_mut(), Config::non_blocking());
         // SAFETY: places for a communicator and a configuration; the id is copied.
         let code = unsafe { (functions.init)(&raw mut comm, int(size), id.0, int(rank), &raw mut config) };
-        let new = Self { functions, raw: Mutex::new(Handle { comm, ended: None }), rank, size, deadline };
+        let raw = Mutex::new(Handle { comm, ended: None });
+        let new = Self { functions, raw, rank, size, deadline, cancelled };
         new.settle(&mut new.handle(), code, || format!("joining a group of {size} GPUs as rank {rank}"))?;
         Ok(new)
     }
@@ -168,7 +174,8 @@ impl Communicator {
             return Ok(None);
         }
         let raw = Mutex::new(Handle { comm, ended: None });
-        let new = Self { functions: Arc::clone(&self.functions), raw, rank, size, deadline: self.deadline };
+        let (functions, cancelled) = (Arc::clone(&self.functions), Arc::clone(&self.cancelled));
+        let new = Self { functions, raw, rank, size, deadline: self.deadline, cancelled };
         new.settle(&mut new.handle(), Code::IN_PROGRESS, doing)?;
         Ok(Some(new))
     }
@@ -330,8 +337,10 @@ impl Communicator {
     fn settle(&self, handle: &mut Handle, code: Code, doing: impl Fn() -> String) -> Result<(), DeviceError> {
         let (started, mut code) = (Instant::now(), code);
         while code == Code::IN_PROGRESS {
-            if started.elapsed() > self.deadline {
+            let cancelled = self.cancelled.load(Ordering::Relaxed);
+            if cancelled || started.elapsed() > self.deadline {
                 let words = format!("no answer from all ranks within {:.1} s", self.deadline.as_secs_f64());
+                let words = if cancelled { "told to give up".to_owned() } else { words };
                 let error = DeviceError::new(doing(), words).hint("a rank has not come, or has ended");
                 self.abort_raw(handle);
                 handle.ended = Some(error.clone());

@@ -2,10 +2,11 @@
 
 #![expect(unsafe_code, reason = "CUDA's driver is a C interface")]
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -28,7 +29,7 @@ pub struct CudaOptions {
 
 /// Shared memory that a block of every kernel may have: what GPUs from compute capability 8.6 on offer.
 const SHARED_BYTES: u32 = 99 << 10;
-const STREAMS: usize = 3;
+const STREAMS: usize = Stream::COUNT;
 /// The oldest generation of GPUs whose tensor cores take BF16.
 pub(super) const OLDEST_CAPABILITY: i32 = 8;
 
@@ -124,7 +125,9 @@ impl CudaDevice {
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(|e| failed(doing(), e))?;
         // A collective that waits behind passes keeps other ranks waiting, so it goes first.
-        for (stream, priority) in opened.streams.iter_mut().zip([0, -5, 0]) {
+        let computes = |index: usize| [Stream::COMPUTE.0, Stream::COPY.0].contains(&index);
+        for (index, stream) in opened.streams.iter_mut().enumerate() {
+            let priority = if computes(index) { 0 } else { -5 };
             *stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority)
                 .map_err(|e| failed(doing(), e))?;
         }
@@ -394,8 +397,8 @@ impl Device for CudaDevice {
 
     fn record(&self, stream: Stream) -> Result<Event, DeviceError> {
         let mut inner = self.inner()?;
-        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-            .map_err(|e| failed("making an event", e))?;
+        let raw =
+            result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("making an event", e))?;
         // SAFETY: both were made by the driver and live.
         if let Err(error) = unsafe { result::event::record(raw, self.streams[stream.0]) } {
             // SAFETY: made above, and destroyed once.
@@ -408,9 +411,38 @@ impl Device for CudaDevice {
         Ok(event)
     }
 
-    fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+    fn passed(&self, event: Event) -> Result<bool, DeviceError> {
+        let raw = self.inner()?.event(event);
+        // SAFETY: made by the driver, and lives.
+        match unsafe { sys::cuEventQuery(raw) } {
+            sys::CUresult::CUDA_SUCCESS => Ok(true),
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            error => Err(failed("asking for an event", DriverError(error))),
+        }
+    }
+
+    fn between(&self, from: Event, to: Event) -> Result<i64, DeviceError> {
         let inner = self.inner()?;
-        let raw = *inner.events.get(&event).unwrap_or_else(|| panic!("{event:?} was never recorded, or has ended"));
+        let (from, to) = (inner.event(from), inner.event(to));
+        let mut milliseconds = 0.0f32;
+        // SAFETY: the probe has found the function (its second version came with CUDA 12.8) of the driver's signature; both
+        // events were made by the driver and live; a place for a number.
+        let code = unsafe {
+            let elapsed = sys::culib()
+                .get::<unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult>(
+                    b"cuEventElapsedTime",
+                )
+                .expect("a function that was found");
+            elapsed(&raw mut milliseconds, from, to)
+        };
+        code.result().map_err(|e| failed("asking for the time between two events", e))?;
+        #[expect(clippy::cast_possible_truncation, reason = "whole nanoseconds; saturates")]
+        let nanoseconds = (f64::from(milliseconds) * 1e6).round() as i64;
+        Ok(nanoseconds)
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        let raw = self.inner()?.event(event);
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both were made by the driver and live.
         unsafe { result::stream::wait_event(self.streams[stream.0], raw, flags) }
@@ -432,6 +464,16 @@ impl Device for CudaDevice {
 
     fn memory(&self) -> DeviceMemory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).memory.totals()
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl Inner {
+    fn event(&self, event: Event) -> sys::CUevent {
+        *self.events.get(&event).unwrap_or_else(|| panic!("{event:?} was never recorded, or has ended"))
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ir::Problem;
 
+use super::links::NcclLinks;
 use super::{CudaDevice, CudaOptions, probe};
-use crate::device::{Device, DeviceError, Devices, Elsewhere, Operation};
+use crate::device::{Device, DeviceError, Devices, Elsewhere, Links, Operation};
 
 /// GPUs as the driver counts them: the first for the first ranks, and so on.
 ///
@@ -71,6 +72,14 @@ impl Devices for Gpus {
 
     fn shared(&self, ranks: u32) -> bool {
         self.needed(ranks) < ranks
+    }
+
+    /// NCCL, if it is there and each rank has a GPU.
+    fn links(&self, ranks: u32) -> Result<Option<Arc<dyn Links>>, DeviceError> {
+        if ranks == 1 || self.shared(ranks) || !probe().collectives.is_ready() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(NcclLinks::new(ranks as usize)?)))
     }
 
     fn elsewhere(&self) -> Elsewhere {

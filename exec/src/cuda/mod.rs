@@ -11,7 +11,7 @@
 //! | `launch` | an operation as launches: names, grids, arguments; pure, without a device |
 //! | `device`, `memory`, `blas` | streams, events, buffers, page-locked memory; matrix products |
 //! | `gpus` | the GPUs of a machine for the ranks of a program |
-//! | `nccl`, `communicator` | the functions of NCCL by name; groups of ranks, collectives, abort |
+//! | `nccl`, `communicator`, `links` | the functions of NCCL by name; groups of ranks, collectives, abort; the groups of a program |
 //!
 //! # How it is tested without a GPU
 //!
@@ -20,10 +20,11 @@
 //! host code runs on it unchanged, and every operation is held against the CPU's kernels. NVRTC and `ptxas` show that the
 //! sources are right CUDA and spill no registers. What this cannot show is speed, and whatever differs on real hardware.
 //!
-//! # What is not joined yet
+//! # Who exchanges through NCCL
 //!
-//! Ranks compute on [`Gpus`] and meet in host memory: the [`Communicator`] carries nothing of theirs. CUDA graphs and FP8 are
-//! absent.
+//! Ranks that are threads of one process, with a GPU each: their exchanges are work of streams ([`Links`](crate::device::Links)).
+//! NCCL takes no two ranks on one GPU, so ranks that share one exchange through host memory, as do those that are processes,
+//! and all where there is no NCCL. CUDA graphs and FP8 are absent.
 
 mod blas;
 mod communicator;
@@ -31,6 +32,7 @@ mod compiler;
 mod device;
 mod gpus;
 mod launch;
+mod links;
 mod memory;
 mod nccl;
 mod probe;

@@ -24,6 +24,8 @@ const DRIVER_FUNCTIONS: &[&str] = &[
     "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventQuery",
     "cuEventRecord",
     "cuFuncSetAttribute",
     "cuGetErrorName",

@@ -4,14 +4,15 @@ mod operations;
 mod routing;
 mod storage;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 
 use super::{
-    BufferId, Device, DeviceError, DeviceMemory, Devices, Element, Elsewhere, Event, HostBuffer, Operation, Product,
-    Slice, Stream,
+    BufferId, Device, DeviceError, DeviceMemory, Devices, Element, Elsewhere, Event, HostBuffer, Links, Operation,
+    Product, Slice, Stream,
 };
 use crate::kernels::attention::AttentionWorkspace;
 use crate::kernels::matmul::{Matrix, MatrixMut, multiply};
@@ -28,7 +29,9 @@ struct Inner {
     table: Table,
     attention: AttentionWorkspace,
     memory: DeviceMemory,
-    events: u64,
+    /// When each event was recorded, in nanoseconds.
+    events: BTreeMap<Event, u64>,
+    next_event: u64,
     host: BTreeMap<HostBuffer, Vec<u8>>,
     next_host: u32,
 }
@@ -164,16 +167,29 @@ impl Device for CpuDevice {
 
     fn record(&self, _: Stream) -> Result<Event, DeviceError> {
         let mut inner = self.inner();
-        inner.events += 1;
-        Ok(Event(inner.events))
+        let event = Event(inner.next_event);
+        inner.next_event += 1;
+        inner.events.insert(event, crate::runtime::monotonic());
+        Ok(event)
+    }
+
+    fn passed(&self, event: Event) -> Result<bool, DeviceError> {
+        self.inner().time_of(event);
+        Ok(true)
+    }
+
+    fn between(&self, from: Event, to: Event) -> Result<i64, DeviceError> {
+        let inner = self.inner();
+        Ok(inner.time_of(to).cast_signed() - inner.time_of(from).cast_signed())
     }
 
     fn wait(&self, _: Stream, event: Event) -> Result<(), DeviceError> {
-        assert!(event.0 <= self.inner().events, "{event:?} was never recorded");
+        self.inner().time_of(event);
         Ok(())
     }
 
-    fn forget(&self, _: Event) -> Result<(), DeviceError> {
+    fn forget(&self, event: Event) -> Result<(), DeviceError> {
+        assert!(self.inner().events.remove(&event).is_some(), "{event:?} has ended before");
         Ok(())
     }
 
@@ -183,6 +199,16 @@ impl Device for CpuDevice {
 
     fn memory(&self) -> DeviceMemory {
         self.inner().memory
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl Inner {
+    fn time_of(&self, event: Event) -> u64 {
+        *self.events.get(&event).unwrap_or_else(|| panic!("{event:?} was never recorded, or has ended"))
     }
 }
 
@@ -202,6 +228,9 @@ impl Devices for CpuDevices {
     }
     fn shared(&self, _: u32) -> bool {
         false
+    }
+    fn links(&self, _: u32) -> Result<Option<Arc<dyn Links>>, DeviceError> {
+        Ok(None)
     }
     fn elsewhere(&self) -> Elsewhere {
         Elsewhere::Cpu

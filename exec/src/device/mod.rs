@@ -27,8 +27,9 @@
 //! a table of buffers would only stand between. Both ways go through the same passes, and a test holds the second, on the
 //! [`CpuDevice`], against the first.
 //!
-//! Of a device a rank uses the compute stream. What it puts into an exchange it reads from there, and what it gets it writes
-//! there; [`Operation::CheckFinite`] leaves the first guilty label on the device until an instruction ends.
+//! A rank computes on the compute stream. Where [`Links`] join devices, exchanges are work of the other streams, ordered by
+//! events, and the host puts work on ahead of the device; where nothing does, what is exchanged passes through host memory.
+//! [`Operation::CheckFinite`] leaves the first guilty label on the device until somebody asks.
 
 mod cpu;
 mod operation;
@@ -37,6 +38,7 @@ mod sizes;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -135,17 +137,19 @@ impl fmt::Display for Slice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostBuffer(pub(crate) u32);
 
-/// A stream of a device. Streams are made with the device and counted from zero; the first is the compute stream.
+/// A stream of a device. A device has one for each stream of a rank ([`ir::program::Stream`]), in that order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream(pub(crate) usize);
 
 impl Stream {
+    /// How many there are.
+    pub const COUNT: usize = ir::program::Stream::ALL.len();
     /// Where passes run.
     pub const COMPUTE: Self = Self(0);
-    /// Where collectives run, at a higher priority.
+    /// Where collectives of tensor ranks run: like all exchanges, at a higher priority.
     pub const COMMUNICATION: Self = Self(1);
     /// Where copies to and from the host run.
-    pub const COPY: Self = Self(2);
+    pub const COPY: Self = Self(Self::COUNT - 1);
 }
 
 /// A moment on a stream, by the number that the device gave it.
@@ -255,6 +259,12 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Marks this moment on a stream.
     fn record(&self, stream: Stream) -> Result<Event, DeviceError>;
 
+    /// Whether all that came before an event on its stream is done. Does not wait.
+    fn passed(&self, event: Event) -> Result<bool, DeviceError>;
+
+    /// Nanoseconds of the device's clock from one event to another, less than zero if it is the earlier; both have passed.
+    fn between(&self, from: Event, to: Event) -> Result<i64, DeviceError>;
+
     /// Lets what is put on `stream` from now on begin after the event. An event can be waited for many times, until
     /// [`forget`](Device::forget).
     fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError>;
@@ -267,6 +277,87 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// What its buffers take.
     fn memory(&self) -> DeviceMemory;
+
+    /// Itself, for what joins devices of its kind.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// A rank's end of a group of devices that exchange what lies on them, as work of a stream: calls return when it is put there.
+///
+/// All ranks of a group put the same exchanges on in the same order. What an exchange reads is there, and what it writes is
+/// free, when the stream comes to it.
+pub trait Link: fmt::Debug + Send + Sync {
+    /// `values` of all ranks become their sum, on all of them. The order of a sum is the link's own, and always the same.
+    ///
+    /// # Errors
+    /// When the group has failed, here as below.
+    fn all_reduce(&self, stream: Stream, values: Slice) -> Result<(), DeviceError>;
+
+    /// `to` becomes this rank's part of the sum of `from`, which has `to`'s length times the ranks.
+    ///
+    /// # Errors
+    /// As of [`all_reduce`](Self::all_reduce).
+    fn reduce_scatter(&self, stream: Stream, from: Slice, to: Slice) -> Result<(), DeviceError>;
+
+    /// `to` becomes the `from` of all ranks, in their order.
+    ///
+    /// # Errors
+    /// As of [`all_reduce`](Self::all_reduce).
+    fn all_gather(&self, stream: Stream, from: Slice, to: Slice) -> Result<(), DeviceError>;
+
+    /// Sends `from[r]` to rank `r` and receives `to[r]` from it; parts may be empty and unlike.
+    ///
+    /// # Errors
+    /// As of [`all_reduce`](Self::all_reduce).
+    fn all_to_all(&self, stream: Stream, from: &[Slice], to: &[Slice]) -> Result<(), DeviceError>;
+
+    /// Sends to a rank, which receives as much.
+    ///
+    /// # Errors
+    /// As of [`all_reduce`](Self::all_reduce).
+    fn send(&self, stream: Stream, from: Slice, to: usize) -> Result<(), DeviceError>;
+
+    /// Receives from a rank, which sends as much.
+    ///
+    /// # Errors
+    /// As of [`all_reduce`](Self::all_reduce).
+    fn receive(&self, stream: Stream, from: usize, to: Slice) -> Result<(), DeviceError>;
+
+    /// Looks for an error of what is under way, without waiting.
+    ///
+    /// # Errors
+    /// The error; the group has then failed.
+    fn poll(&self) -> Result<(), DeviceError>;
+
+    /// Ends all that is under way on this rank. Every later call says why.
+    fn abort(&self, why: &str);
+}
+
+/// Ranks that exchange something with each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The ranks of the program, in the order of the group.
+    pub members: Vec<usize>,
+    /// Whether they send each other parts, as in messages and all-to-all; else they reduce and gather.
+    pub exchanges: bool,
+}
+
+/// What joins the devices of a program's ranks.
+pub trait Links: fmt::Debug + Send + Sync {
+    /// Joins the device of a rank to groups of ranks; an end for each group that the rank is in. All ranks call it on their
+    /// threads, with the same groups. Every group has been used once when it returns: the first use may wait for others.
+    ///
+    /// # Errors
+    /// When it does not come about.
+    fn join(
+        &self,
+        device: Arc<dyn Device>,
+        rank: usize,
+        groups: &[Group],
+    ) -> Result<Vec<Option<Arc<dyn Link>>>, DeviceError>;
+
+    /// Makes ranks that still join give up.
+    fn abort(&self, why: &str);
 }
 
 /// Where the ranks of a program get their devices from.
@@ -282,6 +373,13 @@ pub trait Devices: fmt::Debug + Send + Sync {
 
     /// Whether several of so many ranks compute on one device.
     fn shared(&self, ranks: u32) -> bool;
+
+    /// What joins the devices of so many ranks of this process, if anything does: without it, what they exchange passes
+    /// through host memory.
+    ///
+    /// # Errors
+    /// When it is there and does not work.
+    fn links(&self, ranks: u32) -> Result<Option<Arc<dyn Links>>, DeviceError>;
 
     /// The same for a rank that is a process of its own.
     fn elsewhere(&self) -> Elsewhere;

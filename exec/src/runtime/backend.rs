@@ -46,6 +46,8 @@ pub struct CpuBackend {
     /// Where the order of samples begins.
     order: Order,
     losses: Vec<f64>,
+    /// By how much the last iteration's times of different ranks may be off.
+    within: SimDuration,
 }
 
 /// Where the order of samples begins: at its beginning, or where an earlier run stopped.
@@ -88,6 +90,7 @@ impl CpuBackend {
             loaded: None,
             order: Order::default(),
             losses: Vec::new(),
+            within: SimDuration::ZERO,
         }
     }
     /// The same with ranks that are processes: each program must have as many ranks as there are. Devices with a slowdown
@@ -127,6 +130,12 @@ impl CpuBackend {
     #[must_use]
     pub fn losses(&self) -> &[f64] {
         &self.losses
+    }
+    /// By how much the times of different ranks in the last iteration may be off: nothing where one clock measured all, else how
+    /// far the clocks of devices were known. It is the slack of [`Timeline::faults`].
+    #[must_use]
+    pub const fn clocks_within(&self) -> SimDuration {
+        self.within
     }
     /// Whether the loaded program needs more cores than this machine has (see [`oversubscribed`]), or several of its ranks
     /// share a device; `false` before `load`.
@@ -413,6 +422,8 @@ impl Backend for CpuBackend {
         };
         let loaded = self.loaded.as_ref().expect("`load` comes before `iterate`");
         let loss = mean_loss(&loaded.program, &reports);
+        let within = reports.iter().filter_map(|report| report.measured.as_ref().map(|measured| measured.within)).max();
+        self.within = SimDuration::from_nanoseconds(2 * within.unwrap_or(0));
         let gradient_norm = reports.iter().find_map(|report| report.gradient_norm);
         let timeline = Timeline {
             clock: Clock::Measured,

@@ -13,7 +13,7 @@ use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use crate::data::Batch;
 use crate::parcels;
-use crate::state::{Part, Progress};
+use crate::state::{Got, Offered, Part, Progress};
 
 /// A worker that holds one buffer and copies into and out of it, as training state does.
 #[derive(Debug)]
@@ -30,22 +30,23 @@ impl Worker for Mover {
     fn compute(&mut self, _: Pass, _: ChunkId, _: UnitRange, _: MicrobatchId) -> Result<Progress, NotFinite> {
         Ok(Progress::Ended)
     }
-    fn contribution(&mut self, kind: CollectiveKind, _: Payload) -> &[f32] {
-        match kind {
+    fn contribution(&mut self, kind: CollectiveKind, _: Payload) -> Offered<'_> {
+        Offered::Host(match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.whole,
             CollectiveKind::AllGather => &self.whole[..self.whole.len() / self.members],
             CollectiveKind::AllToAll => &self.bundle,
-        }
+        })
     }
-    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
+    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: Got<'_>) {
+        let values = values.host();
         let values = if kind == CollectiveKind::AllToAll { &values[self.members..] } else { values };
         self.whole[..values.len()].copy_from_slice(values);
     }
-    fn outgoing(&mut self, _: Message, _: Rank) -> &[f32] {
-        &self.whole
+    fn outgoing(&mut self, _: Message, _: Rank) -> Offered<'_> {
+        Offered::Host(&self.whole)
     }
-    fn incoming(&mut self, _: Message, _: Rank, values: &[f32]) {
-        self.whole.copy_from_slice(values);
+    fn incoming(&mut self, _: Message, _: Rank, values: Got<'_>) {
+        self.whole.copy_from_slice(values.host());
     }
     fn host_copy(&mut self, _: HostCopy, _: bool) {}
     fn gradient_norm(&mut self) -> Result<(), NotFinite> {

@@ -5,18 +5,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ir::{BackendError, MicrobatchId, Program, Rank};
 
+use super::ahead::Ahead;
 use super::clock::wait_exactly;
 use super::exchange::Exchanges;
+use super::lines::{Groups, Lines};
 use super::network::Wire;
 use super::options::{CpuOptions, Fault};
 use super::rank::{Context, Run};
 use super::script::Script;
+use super::settled::settle;
 use super::shared::{Beat, Report, Request, Shared, State};
 use super::snapshot::Snapshot;
 use super::stall::Watch;
@@ -24,7 +27,7 @@ use super::threads::Threads;
 use super::worker::Worker;
 use crate::checkpoint::{Saver, Written};
 use crate::data::Batch;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, Devices, Link, Links};
 
 /// How often the coordinator looks at the interrupt flag and for stalls.
 const TICK: Duration = Duration::from_millis(20);
@@ -47,8 +50,48 @@ struct Home {
     slowdowns: Vec<f64>,
     faults: Vec<Fault>,
     shared: Shared,
+    /// For ranks that work ahead of their devices.
+    ahead: Option<Joining>,
     /// Where ranks say what became of what they wrote.
     written: Sender<(usize, Written)>,
+}
+
+/// What ranks that work ahead of their devices join, and how they are ended.
+struct Joining {
+    groups: Arc<Groups>,
+    links: Option<Arc<dyn Links>>,
+    /// Ends of all ranks that have joined.
+    joined: Mutex<Vec<Weak<dyn Link>>>,
+}
+
+impl Joining {
+    /// None where ranks exchange through host memory.
+    fn of(script: &Script, devices: Option<&dyn Devices>) -> Result<Option<Self>, DeviceError> {
+        let ranks = u32::try_from(script.ranks.len()).expect("ranks are u32");
+        let Some(devices) = devices.filter(|devices| !devices.shared(ranks)) else { return Ok(None) };
+        let links = devices.links(ranks)?;
+        let joins = links.is_some() || ranks == 1;
+        Ok(joins.then(|| Self { groups: Arc::new(Groups::of(script)), links, joined: Mutex::default() }))
+    }
+
+    fn join(&self, rank: Rank, worker: &mut impl Worker) -> Result<Option<Lines>, DeviceError> {
+        let Some(device) = worker.device() else { return Ok(None) };
+        worker.work_ahead();
+        let lines = Lines::join(device, rank.index(), &self.groups, self.links.as_deref())?;
+        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        joined.extend(lines.links().map(Arc::downgrade));
+        Ok(Some(lines))
+    }
+
+    /// Work on devices that waits for a rank that has stopped does not end by itself.
+    fn abort(&self) {
+        let why = "another rank has stopped";
+        if let Some(links) = &self.links {
+            links.abort(why);
+        }
+        let joined = std::mem::take(&mut *self.joined.lock().unwrap_or_else(PoisonError::into_inner));
+        joined.iter().filter_map(Weak::upgrade).for_each(|link| link.abort(why));
+    }
 }
 
 /// Threads, one per rank. Dropping it ends and joins them all.
@@ -70,12 +113,22 @@ impl Crew {
         build: impl Fn(Rank) -> Result<W, String> + Send + Sync + 'static,
         feed: impl Fn(Rank, u64, MicrobatchId) -> Batch + Send + Sync + 'static,
     ) -> Result<Self, BackendError> {
-        let Plan { program, script, wires, capacities, slowdowns } = plan;
+        let Plan { program, script, mut wires, capacities, slowdowns } = plan;
         let ranks = script.ranks.len();
+        let cause = |error: DeviceError| BackendError::RankFailed {
+            rank: Rank::new(0),
+            iteration: 0,
+            cause: error.to_string(),
+        };
+        let ahead = Joining::of(&script, options.devices.as_deref()).map_err(cause)?;
+        if ahead.is_some() {
+            // What devices exchange among themselves, no emulated link delays.
+            wires.fill_with(|| None);
+        }
         let shared = Shared::new(Exchanges::new(Arc::clone(&script), wires, &capacities), ranks);
         let (say, written) = mpsc::channel();
         let faults = options.faults.clone();
-        let home = Arc::new(Home { program, script, slowdowns, faults, shared, written: say });
+        let home = Arc::new(Home { program, script, slowdowns, faults, shared, ahead, written: say });
         let source = Arc::new((build, feed));
         let mut crew = Self { home, threads: Vec::new(), options, written };
         for number in 0..crew.home.program.world() {
@@ -177,7 +230,10 @@ impl Crew {
                 return Err(failure);
             }
             if state.reports.iter().all(Option::is_some) {
-                return Ok(state.reports.iter_mut().filter_map(Option::take).collect());
+                let mut reports: Vec<Report> = state.reports.iter_mut().filter_map(Option::take).collect();
+                drop(state);
+                settle(&self.home.program, &self.home.script, &mut reports);
+                return Ok(reports);
             }
             let failure = if self.options.interrupt.load(Ordering::Relaxed) {
                 Some(BackendError::Interrupted)
@@ -187,7 +243,7 @@ impl Crew {
             match failure {
                 Some(failure) => {
                     drop(state);
-                    shared.fail(failure);
+                    self.home.fail(failure);
                 }
                 None => drop(shared.coordinate(state, TICK)),
             }
@@ -225,7 +281,7 @@ impl Home {
         let mut iteration = 0;
         let life = AssertUnwindSafe(|| self.work(rank, build, feed, &mut iteration));
         if let Err(panic) = catch_unwind(life) {
-            self.shared.fail(BackendError::RankFailed { rank, iteration, cause: cause(panic.as_ref()) });
+            self.fail(BackendError::RankFailed { rank, iteration, cause: cause(panic.as_ref()) });
         }
     }
 
@@ -238,7 +294,15 @@ impl Home {
     ) {
         let mut worker = match build(rank) {
             Ok(worker) => worker,
-            Err(cause) => return self.shared.fail(BackendError::RankFailed { rank, iteration: 0, cause }),
+            Err(cause) => return self.fail(BackendError::RankFailed { rank, iteration: 0, cause }),
+        };
+        let lines = self.ahead.as_ref().map(|ahead| ahead.join(rank, &mut worker)).transpose();
+        // Declared after the worker, so that exchanges have ended when its device goes.
+        let mut lines = match lines {
+            Ok(lines) => lines.flatten(),
+            Err(error) => {
+                return self.fail(BackendError::RankFailed { rank, iteration: 0, cause: error.to_string() });
+            }
         };
         let (mut scratch, mut saver) = (Vec::new(), None);
         self.done();
@@ -257,13 +321,21 @@ impl Home {
                 }
                 Some(Request::Iterate(number)) => {
                     *iteration = number;
-                    let run = (&mut worker, &mut scratch);
+                    let run = (&mut worker, lines.as_mut(), &mut scratch);
                     let Some(report) = self.iterate(rank, run, feed, number, count) else { return };
                     let mut state = self.shared.lock();
                     state.reports[rank.index()] = Some(report);
                     self.shared.tell_coordinator(state);
                 }
             }
+        }
+    }
+
+    /// Stops all ranks, and what their devices wait for.
+    fn fail(&self, failure: BackendError) {
+        self.shared.fail(failure);
+        if let Some(ahead) = &self.ahead {
+            ahead.abort();
         }
     }
 
@@ -288,7 +360,7 @@ impl Home {
     fn iterate<W: Worker>(
         &self,
         rank: Rank,
-        (worker, scratch): (&mut W, &mut Vec<f32>),
+        (worker, lines, scratch): (&mut W, Option<&mut Lines>, &mut Vec<f32>),
         feed: &impl Fn(Rank, u64, MicrobatchId) -> Batch,
         iteration: u64,
         count: u64,
@@ -301,15 +373,23 @@ impl Home {
             slowdown: self.slowdowns[rank.index()],
             faults: &self.faults,
         };
-        let run = Run::new(context, worker, iteration);
-        if !self.all_ready(rank, count) {
-            return None;
-        }
-        match run.run(Threads::new(rank.index(), &self.script, &self.shared, scratch)) {
+        let (number, script, shared) = (rank.index(), &self.script, &self.shared);
+        let meet = move || self.all_ready(rank, count).then(move || Threads::new(number, script, shared, scratch));
+        let outcome = match lines {
+            Some(lines) => {
+                let run = Ahead::new(context, worker, lines, iteration);
+                run.run(meet()?)
+            }
+            None => {
+                let run = Run::new(context, worker, iteration);
+                run.run(meet()?)
+            }
+        };
+        match outcome {
             Ok(report) => Some(report),
             Err(stop) => {
                 if let Some(failure) = stop.failure(rank, iteration) {
-                    self.shared.fail(failure);
+                    self.fail(failure);
                 }
                 None
             }

@@ -58,6 +58,7 @@
 //! at once, ranks that compute at the end of their instruction; dropping the backend joins every thread. Ranks that are
 //! processes may also end or stop as such, see [`processes::Processes`]; [`Recovery`] starts them again.
 
+mod ahead;
 mod backend;
 pub(crate) mod bench;
 mod checkpointing;
@@ -66,6 +67,7 @@ mod crew;
 mod describe;
 mod emulation;
 mod exchange;
+mod lines;
 mod meeting;
 mod network;
 mod options;
@@ -75,6 +77,7 @@ mod recovery;
 pub(crate) mod reduce;
 mod refusals;
 mod script;
+mod settled;
 mod shared;
 mod snapshot;
 mod stall;
@@ -92,4 +95,5 @@ pub use recovery::{Loss, LostTime, Recovery, Started};
 pub use snapshot::Snapshot;
 pub use stragglers::{Slow, Stragglers};
 
+pub(crate) use clock::monotonic;
 pub(crate) use snapshot::Kept;

@@ -16,7 +16,7 @@ use super::options::{Fault, FaultKind};
 use super::script::{self, EndId, Exchange, RankScript, STREAMS, Script, Transaction};
 use super::shared::Report;
 use super::worker::{NotFinite, Worker};
-use crate::state::Progress;
+use crate::state::{Got, Progress};
 
 /// The stream of copies to and from host memory.
 const HOST: usize = script::stream_index(Stream::Host);
@@ -36,10 +36,10 @@ impl<'a> Context<'a> {
     pub(super) fn own(&self) -> &'a RankScript {
         &self.script.ranks[self.rank.index()]
     }
-    fn role(&self) -> &'a Role {
+    pub(super) fn role(&self) -> &'a Role {
         &self.program.roles[self.own().role.index()]
     }
-    fn transaction(&self, id: EndId) -> &'a Transaction {
+    pub(super) fn transaction(&self, id: EndId) -> &'a Transaction {
         &self.script.transactions[id.transaction]
     }
 }
@@ -125,7 +125,8 @@ impl<'a, W: Worker> Run<'a, W> {
                     self.next[stream] += 1;
                     let start = self.epoch.elapsed();
                     meeting.beat().work(id, start);
-                    self.inject_faults(&mut meeting, id)?;
+                    let first = std::mem::replace(&mut self.first_compute, false);
+                    inject(self.context, self.iteration, (first, id), self.worker, &mut meeting)?;
                     self.compute(Pause { instruction: id, issued, start })?;
                 }
                 None if self.may_continue() => {
@@ -147,6 +148,7 @@ impl<'a, W: Worker> Run<'a, W> {
             lane,
             loss: finite("loss", self.worker.loss())?,
             gradient_norm: finite("gradient norm", gradient_norm)?,
+            measured: None,
         })
     }
 
@@ -225,8 +227,8 @@ impl<'a, W: Worker> Run<'a, W> {
         let transaction = self.context.transaction(id);
         meeting.beat().work(transaction.ends[id.end].instruction, self.epoch.elapsed());
         let values = match transaction.exchange {
-            Exchange::Message(message) => self.worker.outgoing(message, transaction.rank_of(1)),
-            Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload),
+            Exchange::Message(message) => self.worker.outgoing(message, transaction.rank_of(1)).host(),
+            Exchange::Collective(kind, payload) => self.worker.contribution(kind, payload).host(),
         };
         meeting.give(id, values)
     }
@@ -268,8 +270,8 @@ impl<'a, W: Worker> Run<'a, W> {
         meeting.beat().work(instruction, self.epoch.elapsed());
         let worker = &mut *self.worker;
         let now = meeting.take(id, self.free, |values| match transaction.exchange {
-            Exchange::Message(message) => worker.incoming(message, transaction.rank_of(0), values),
-            Exchange::Collective(kind, payload) => worker.deliver(kind, payload, values),
+            Exchange::Message(message) => worker.incoming(message, transaction.rank_of(0), Got::Host(values)),
+            Exchange::Collective(kind, payload) => worker.deliver(kind, payload, Got::Host(values)),
         })?;
         let stream = self.context.role().instruction(instruction).stream;
         let open = &mut self.open[super::script::stream_index(stream)];
@@ -396,27 +398,33 @@ impl<'a, W: Worker> Run<'a, W> {
         meeting.beat().wait(stretch.unwrap_or(now).max(now));
         meeting.wait(open, stretch)
     }
+}
 
-    fn inject_faults(&mut self, meeting: &mut impl Meeting, id: InstructionId) -> Result<(), Stop> {
-        let first = std::mem::replace(&mut self.first_compute, false);
-        let due = |fault: &&Fault| {
-            (fault.rank, fault.iteration) == (self.context.rank, self.iteration)
-                && fault.instruction.map_or(first, |instruction| instruction == id)
-        };
-        let Some(fault) = self.context.faults.iter().find(due) else { return Ok(()) };
-        match fault.kind {
-            FaultKind::Poison => self.worker.poison(),
-            FaultKind::Panic => std::panic::resume_unwind(Box::new(format!("injected at {id}"))),
-            FaultKind::Stall => loop {
-                meeting.wait(false, None)?;
-            },
-        }
-        Ok(())
+/// Does what shall go wrong at a compute instruction, which may be the rank's `first`.
+pub(super) fn inject(
+    context: Context<'_>,
+    iteration: u64,
+    (first, id): (bool, InstructionId),
+    worker: &mut impl Worker,
+    meeting: &mut impl Meeting,
+) -> Result<(), Stop> {
+    let due = |fault: &&Fault| {
+        (fault.rank, fault.iteration) == (context.rank, iteration)
+            && fault.instruction.map_or(first, |instruction| instruction == id)
+    };
+    let Some(fault) = context.faults.iter().find(due) else { return Ok(()) };
+    match fault.kind {
+        FaultKind::Poison => worker.poison(),
+        FaultKind::Panic => std::panic::resume_unwind(Box::new(format!("injected at {id}"))),
+        FaultKind::Stall => loop {
+            meeting.wait(false, None)?;
+        },
     }
+    Ok(())
 }
 
 /// The value, unless it is not a finite number.
-fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
+pub(super) fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
     match value {
         Some(value) if !value.is_finite() => Err(Stop::NotFinite(NotFinite(format!("the {what} is {value}")))),
         value => Ok(value),
@@ -424,7 +432,7 @@ fn finite(what: &str, value: Option<f64>) -> Result<Option<f64>, Stop> {
 }
 
 /// Whether the data of a transaction are final before its predecessor on the stream has ended.
-fn independent(previous: Exchange, next: Exchange) -> bool {
+pub(super) fn independent(previous: Exchange, next: Exchange) -> bool {
     let parameters = |exchange| match exchange {
         Exchange::Collective(_, Payload::Gradients { chunk } | Payload::Parameters { chunk }) => Some((chunk, false)),
         Exchange::Collective(_, Payload::ExpertGradients { chunk } | Payload::ExpertParameters { chunk }) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ir::{BackendError, InstructionId, Lane};
+use ir::{BackendError, Bytes, InstructionId, Lane};
 
 use super::exchange::Exchanges;
 use super::snapshot::Snapshot;
@@ -19,6 +19,21 @@ pub(super) struct Report {
     pub(super) loss: Option<f64>,
     /// The norm of all gradients.
     pub(super) gradient_norm: Option<f64>,
+    /// What a device measured, of which [`settle`](super::settled::settle) makes the lane.
+    pub(super) measured: Option<Measured>,
+}
+
+/// What a rank's device measured of itself, in nanoseconds of the iteration.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// Begin and end of each instruction.
+    pub(super) spans: Vec<[u64; 2]>,
+    /// Bytes at the beginning.
+    pub(super) held: Bytes,
+    /// Bytes from the end of an instruction on.
+    pub(super) memory: Vec<(InstructionId, Bytes)>,
+    /// By how much these times may differ from the host's.
+    pub(super) within: u64,
 }
 
 /// What the ranks are asked for.

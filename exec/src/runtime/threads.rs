@@ -57,6 +57,18 @@ impl<'a> Threads<'a> {
     }
 }
 
+impl Threads<'_> {
+    /// An exchange whose data another carrier has moved has ended for this rank.
+    pub(super) fn passed(&mut self, id: EndId) -> Result<(), Stop> {
+        let (mut state, now) = self.lock()?;
+        if self.script.transactions[id.transaction].takes(id.end) {
+            state.exchanges.take(id, now);
+        }
+        self.shared.release(state);
+        Ok(())
+    }
+}
+
 impl Meeting for Threads<'_> {
     fn epoch(&self) -> Epoch {
         self.epoch

@@ -1,11 +1,14 @@
 //! What the runtime asks of the state of one rank.
 
+use std::sync::Arc;
+
 use ir::program::{CollectiveKind, HostCopy, Message, Pass, Payload, UnitRange};
 use ir::{Bytes, ChunkId, MicrobatchId, Rank};
 
 use super::snapshot::Kept;
 use crate::data::Batch;
-use crate::state::{self, Part, Progress, RankState};
+use crate::device::{Device, Element};
+use crate::state::{self, Got, Offered, Part, Progress, RankState};
 
 /// Something that was not a finite number, in words that name the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,13 +41,17 @@ pub(crate) trait Worker {
         true
     }
     /// What this rank puts into a collective: the whole buffer for reductions, its own part for a gather.
-    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32];
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> Offered<'_>;
     /// What this rank gets out of a collective: the sum, its part of the sum, or all parts in group order.
-    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]);
+    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: Got<'_>);
     /// The tensor of a message that this rank sends to another.
-    fn outgoing(&mut self, message: Message, to: Rank) -> &[f32];
+    fn outgoing(&mut self, message: Message, to: Rank) -> Offered<'_>;
     /// The tensor of a message that this rank receives from another.
-    fn incoming(&mut self, message: Message, from: Rank, values: &[f32]);
+    fn incoming(&mut self, message: Message, from: Rank, values: Got<'_>);
+    /// Elements of a message that this rank receives on its device; none if it receives in host memory.
+    fn awaits(&self, _message: Message, _from: Rank) -> Option<(usize, Element)> {
+        None
+    }
     /// A copy to host memory (`out`) or back.
     fn host_copy(&mut self, what: HostCopy, out: bool);
     /// The sum of squares of the gradients that this rank answers for.
@@ -67,6 +74,16 @@ pub(crate) trait Worker {
     /// Shows what this rank writes into a checkpoint: of all ranks together, every element of the state once.
     fn written(&self, put: &mut dyn FnMut(Kept, &Part<'_>)) {
         self.save(put);
+    }
+    /// The device that it computes on, if that is not the host.
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        None
+    }
+    /// From now on calls put work on the device and do not wait for it, and exchanges may take from the device and bring there.
+    fn work_ahead(&mut self) {}
+    /// Waits for a device that it works ahead of: what was not finite is found now at the latest, and the loss is known after.
+    fn settle(&mut self) -> Result<(), NotFinite> {
+        Ok(())
     }
     /// Makes one weight NaN (fault injection).
     fn poison(&mut self);
@@ -94,17 +111,20 @@ impl Worker for RankState {
     fn offers(&self, kind: CollectiveKind, payload: Payload) -> bool {
         self.offers(kind, payload)
     }
-    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
-        self.contribution(kind, payload)
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> Offered<'_> {
+        self.offer(kind, payload)
     }
-    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: &[f32]) {
-        self.deliver(kind, payload, values);
+    fn deliver(&mut self, kind: CollectiveKind, payload: Payload, values: Got<'_>) {
+        self.accept(kind, payload, values);
     }
-    fn outgoing(&mut self, message: Message, to: Rank) -> &[f32] {
-        self.outgoing(message, to)
+    fn outgoing(&mut self, message: Message, to: Rank) -> Offered<'_> {
+        self.send(message, to)
     }
-    fn incoming(&mut self, message: Message, from: Rank, values: &[f32]) {
-        self.incoming(message, from, values);
+    fn incoming(&mut self, message: Message, from: Rank, values: Got<'_>) {
+        self.receive(message, from, values);
+    }
+    fn awaits(&self, _: Message, from: Rank) -> Option<(usize, Element)> {
+        self.boundary(from)
     }
     fn host_copy(&mut self, what: HostCopy, out: bool) {
         self.host_copy(what, out);
@@ -137,6 +157,15 @@ impl Worker for RankState {
         for parts in self.written() {
             Kept::ALL.into_iter().zip(&parts).for_each(|(kept, part)| put(kept, part));
         }
+    }
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device()
+    }
+    fn work_ahead(&mut self) {
+        self.work_ahead();
+    }
+    fn settle(&mut self) -> Result<(), NotFinite> {
+        self.settle().map_err(NotFinite::from)
     }
     fn poison(&mut self) {
         self.poison();

@@ -1,8 +1,9 @@
 //! The device that a rank computes on, where it is not the host: its buffers, and what goes there and back.
 //!
-//! Everything of a rank is put on the device's compute stream in the order of the rank's instructions, so that no two of them
-//! need an event between them; the host waits at the end of each instruction, so that its span is what the device took.
-//! What crosses between ranks passes through host memory.
+//! Everything that a rank computes or copies is put on the device's compute stream in the order of the rank's instructions, so
+//! that no two of them need an event between them. Where exchanges are work of other streams, the host runs ahead, and asks
+//! what was not finite when it needs numbers ([`RankState::settle`](super::RankState::settle)); else it waits at the end of
+//! each instruction, and what crosses between ranks passes through host memory.
 //!
 //! # When the device fails
 //!
@@ -59,6 +60,10 @@ impl Accelerator {
         let new = Self { device, flag, checks, scratch, constants };
         new.write_tokens(&[NONE], flag);
         new
+    }
+
+    pub(super) fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device)
     }
 
     pub(super) fn allocate(self: &Arc<Self>, element: Element, length: usize) -> Buffer {

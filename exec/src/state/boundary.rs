@@ -10,8 +10,11 @@ use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, RankP
 use ir::{ChunkId, MicrobatchId, Rank};
 
 use super::buffers::Held;
+use super::offered::{Got, Offered};
 use super::slot::Sum;
+use super::values::View;
 use super::{RankState, size};
+use crate::device::Element;
 
 /// One of several ranks of the other side of a boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +111,21 @@ impl RankState {
     /// then forgets it, as soon as all who need it have been given theirs. Its buffer is used again by the next call.
     ///
     /// # Panics
-    /// If it has not been computed, or was handed out before.
+    /// If it has not been computed, was handed out before, or lies where exchanges take it from a device.
     pub fn outgoing(&mut self, message: Message, to: Rank) -> &[f32] {
+        self.send(message, to).host()
+    }
+
+    /// Takes the boundary tensor of a message to this rank from another, or the other's part of it.
+    ///
+    /// # Panics
+    /// If it has not the size of this rank's residual stream, or of the part.
+    pub fn incoming(&mut self, message: Message, from: Rank, data: &[f32]) {
+        self.receive(message, from, Got::Host(data));
+    }
+
+    /// [`outgoing`](Self::outgoing), wherever it lies.
+    pub(crate) fn send(&mut self, message: Message, to: Rank) -> Offered<'_> {
         let partner = self.partner(to, true);
         let (held, left) = match self.several.remove(&message) {
             Some(several) => several,
@@ -124,15 +140,14 @@ impl RankState {
             self.departing.insert(held)
         };
         self.pool.relabel(held, BufferKind::Communication);
-        held.view().part(part).staged(&mut self.joined)
+        self.joined.whole(held.view().part(part))
     }
 
-    /// Takes the boundary tensor of a message to this rank from another, or the other's part of it.
-    ///
-    /// # Panics
-    /// If it has not the size of this rank's residual stream, or of the part.
-    pub fn incoming(&mut self, message: Message, from: Rank, data: &[f32]) {
+    /// [`incoming`](Self::incoming), wherever it lies.
+    pub(crate) fn receive(&mut self, message: Message, from: Rank, data: Got<'_>) {
         let (rank, all) = (self.rank, self.dims.residual());
+        let on = self.on.clone();
+        let data = View::of(data, on.as_deref());
         let partner = self.partner(from, false);
         let part = partner.map_or(0..all, |partner| partner.part(all));
         assert_eq!(data.len(), part.len(), "{rank}: size of {message:?}");
@@ -160,5 +175,14 @@ impl RankState {
             }
             Direction::Backward => self.slot(message.edge, message.microbatch).residual_gradient = Some(held),
         }
+    }
+
+    /// How many elements a message from another rank has, and which, where it comes to this rank's device.
+    pub(crate) fn boundary(&self, from: Rank) -> Option<(usize, Element)> {
+        self.joined.on_device.then(|| {
+            let element = if self.dims.formats.is_half() { Element::Bf16 } else { Element::F32 };
+            let all = self.dims.residual();
+            (self.partner(from, false).map_or(all, |partner| partner.part(all).len()), element)
+        })
     }
 }

@@ -9,6 +9,16 @@ use super::slot::Sum;
 use super::work::{Sample, Suspect, Work, take_residual};
 use super::{Held, NotFinite, Progress, RankState, layer_of, size};
 
+/// What a device was asked to check, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Checked {
+    /// How many checks there had been after it.
+    up_to: usize,
+    unit: Unit,
+    local: usize,
+    pass: (MicrobatchId, Pass),
+}
+
 impl RankState {
     /// Carries out one pass over consecutive units of a chunk for one microbatch: upwards in forward passes and
     /// recomputation, downwards in backward passes. Call it again, once it [`continues`](Self::continues), where it pauses.
@@ -33,13 +43,11 @@ impl RankState {
         let local = self.local(chunk);
         self.begin_pass(pass, chunk, units, microbatch);
         let upwards = matches!(pass, Pass::Forward | Pass::Recompute);
-        // Of each unit that was passed, how many checks a device has been asked for.
-        let mut checked = Vec::new();
         for step in 0..units.end - units.start {
             let position = if upwards { units.start + step } else { units.end - 1 - step };
             let unit = self.program.chunk(chunk).unit(position);
             let outcome = self.with_work((pass, local, microbatch), position, |work| work.run(unit));
-            checked.push((unit, self.on.as_ref().map_or(0, |on| on.checked())));
+            self.remember(unit, local, (microbatch, pass));
             match outcome {
                 Ok(Progress::Ended) => {}
                 Ok(Progress::Paused) => {
@@ -47,13 +55,13 @@ impl RankState {
                     return Ok(Progress::Paused);
                 }
                 Err(suspect) => {
-                    let (suspect, unit) = self.found(&checked).unwrap_or((suspect, unit));
+                    let (suspect, unit) = self.found_now().map_or((suspect, unit), |(of, at)| (of, at.unit));
                     return Err(self.explain(suspect, unit, local, (microbatch, pass)));
                 }
             }
         }
-        if let Some((suspect, unit)) = self.found(&checked) {
-            return Err(self.explain(suspect, unit, local, (microbatch, pass)));
+        if let Some((suspect, at)) = self.found() {
+            return Err(self.explain(suspect, at.unit, local, (microbatch, pass)));
         }
         if !self.projects_later(pass, chunk, units) {
             self.leave(local, pass, units);
@@ -65,12 +73,42 @@ impl RankState {
         Ok(Progress::Ended)
     }
 
-    /// Waits for the device, if there is one, and says which of the checks that it was asked for, so many up to the end of
-    /// each unit, was the first to fail.
-    fn found(&self, checked: &[(Unit, usize)]) -> Option<(Suspect, Unit)> {
+    /// Remembers what the device was asked to check up to now, and where.
+    pub(super) fn remember(&mut self, unit: Unit, local: usize, pass: (MicrobatchId, Pass)) {
+        if let Some(on) = &self.on {
+            self.checked.push(Checked { up_to: on.checked(), unit, local, pass });
+        }
+    }
+
+    /// Waits for the device, unless the rank works ahead of it, and says which check was the first to fail, and where.
+    pub(super) fn found(&mut self) -> Option<(Suspect, Checked)> {
+        if self.joined.on_device { None } else { self.found_now() }
+    }
+
+    /// The same, ahead or not.
+    fn found_now(&mut self) -> Option<(Suspect, Checked)> {
+        let checked = std::mem::take(&mut self.checked);
         let (label, of) = self.on.as_ref()?.found()?;
-        let (unit, _) = checked.iter().find(|(_, checked)| label < *checked).expect("a check of one of the units");
-        Some((Suspect(of), *unit))
+        let at = checked.into_iter().find(|checked| label < checked.up_to).expect("a check of one of the units");
+        Some((Suspect(of), at))
+    }
+
+    /// Waits for the device of a rank that works ahead of it: losses are known after, and that nothing was found that is not
+    /// finite.
+    ///
+    /// # Errors
+    /// The first thing that was.
+    pub(crate) fn settle(&mut self) -> Result<(), NotFinite> {
+        for (loss, late) in self.losses.iter_mut().zip(&mut self.late_losses) {
+            if let Some(losses) = late.take() {
+                *loss = losses.view().read().iter().map(|&loss| f64::from(loss)).sum();
+                self.pool.give(losses);
+            }
+        }
+        match self.found_now() {
+            Some((suspect, at)) => Err(self.explain(suspect, at.unit, at.local, at.pass)),
+            None => Ok(()),
+        }
     }
 
     /// Whether a forward pass ends with an attention whose projection waits for heads to come back.
@@ -119,6 +157,7 @@ impl RankState {
             loss_scale: narrow(1.0 / self.counted as f64),
             sample: self.samples.get(microbatch.index()).unwrap_or(&empty),
             loss: self.losses.get_mut(microbatch.index()).unwrap_or(&mut unused),
+            late_loss: self.late_losses.get_mut(microbatch.index()).filter(|_| self.joined.on_device),
             recompute: layer_of(chunk.unit(position)).map_or(Recompute::None, |layer| chunk.recompute_of(layer)),
             discarding: discarding(chunk),
             position,

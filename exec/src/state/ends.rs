@@ -120,11 +120,16 @@ impl Work<'_> {
         let mut losses = self.pool.take_single(BufferKind::Workspace, dims.tokens);
         let mut lse = self.pool.take_single(BufferKind::Logits, dims.tokens);
         loss_combine(&statistics, &self.sample.targets, &mut losses, &mut lse);
-        *self.loss = losses.view().read().iter().map(|&loss| f64::from(loss)).sum();
         slot.lse = Some(lse);
-        self.pool.give(losses);
         self.pool.give(statistics);
         self.pool.release(&mut slot.statistics);
+        if let Some(late) = &mut self.late_loss {
+            all_finite(&losses, "loss");
+            **late = Some(losses);
+            return Ok(());
+        }
+        *self.loss = losses.view().read().iter().map(|&loss| f64::from(loss)).sum();
+        self.pool.give(losses);
         if self.loss.is_finite() { Ok(()) } else { Err(Suspect("loss")) }
     }
 

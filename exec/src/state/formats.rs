@@ -65,11 +65,9 @@ impl Formats {
             round(values);
         }
     }
-    /// Rounds gradients that go into a reduction.
-    pub(super) fn round_reduced(self, values: &mut [f32]) {
-        if self.reduced_half {
-            bf16::round(values);
-        }
+    /// Whether gradients that go into a reduction are rounded.
+    pub(super) const fn reduces_half(self) -> bool {
+        self.reduced_half
     }
     /// Whether gradients are reduced as they are.
     pub(super) const fn reduces_as_held(self) -> bool {

@@ -11,6 +11,7 @@ use ir::program::{BufferKind, Pass, UnitRange};
 use super::arithmetic::accumulate;
 use super::buffers::Pool;
 use super::formats::Formats;
+use super::offered::{Joined, Offered};
 use super::parameters::Parameters;
 use super::places::Place;
 use super::values::{View, ViewMut};
@@ -46,7 +47,7 @@ impl Parameters {
     }
 
     /// This rank's part of all weights, after a step.
-    pub(super) fn stepped_weights<'a>(&'a self, formats: Formats, joined: &'a mut Vec<f32>) -> &'a [f32] {
+    pub(super) fn stepped_weights<'a>(&'a self, formats: Formats, joined: &'a mut Joined) -> Offered<'a> {
         self.join_weights(&self.all(), formats, joined)
     }
 
@@ -55,31 +56,31 @@ impl Parameters {
         &'a self,
         (pass, unit): (Pass, u32),
         formats: Formats,
-        joined: &'a mut Vec<f32>,
-    ) -> &'a [f32] {
+        joined: &'a mut Joined,
+    ) -> Offered<'a> {
         self.join_weights(&self.part_to_gather(pass, unit).1, formats, joined)
     }
 
-    fn join_weights<'a>(&'a self, pieces: &[Piece], formats: Formats, joined: &'a mut Vec<f32>) -> &'a [f32] {
+    fn join_weights<'a>(&'a self, pieces: &[Piece], formats: Formats, joined: &'a mut Joined) -> Offered<'a> {
         let as_held = self.own_weights.is_none() || formats.own_weight == formats.weight;
         if let ([piece], true) = (pieces, as_held) {
-            return self.own_weights(piece.segment).staged(joined);
+            return joined.whole(self.own_weights(piece.segment));
         }
         joined.clear();
-        pieces.iter().for_each(|piece| self.own_weights(piece.segment).append_to(joined));
-        formats.round(&mut *joined);
-        joined
+        pieces.iter().for_each(|piece| joined.append(self.own_weights(piece.segment)));
+        joined.round(formats.is_half());
+        joined.offered()
     }
 
     /// Takes the weights of all ranks, after a step.
-    pub(super) fn take_stepped(&mut self, result: &[f32]) {
+    pub(super) fn take_stepped(&mut self, result: View<'_>) {
         for piece in self.all() {
             self.fill(piece, &self.all(), result);
         }
     }
 
     /// Takes the weights of a part, which are there until its last pass ends.
-    pub(super) fn take_part(&mut self, (pass, unit): (Pass, u32), formats: Formats, pool: &mut Pool, result: &[f32]) {
+    pub(super) fn take_part(&mut self, (pass, unit): (Pass, u32), formats: Formats, pool: &mut Pool, result: View<'_>) {
         let (units, pieces) = self.part_to_gather(pass, unit);
         for piece in &pieces {
             let length = self.segments[piece.segment].length;
@@ -90,15 +91,16 @@ impl Parameters {
     }
 
     /// Copies a piece out of the result of a gather of `pieces`.
-    fn fill(&mut self, piece: Piece, pieces: &[Piece], result: &[f32]) {
+    fn fill(&mut self, piece: Piece, pieces: &[Piece], result: View<'_>) {
         let part = |piece: &Piece| self.segments[piece.segment].part;
         let each: usize = pieces.iter().map(part).sum();
         assert_eq!(result.len(), each * self.sharing.ranks, "size of gathered parameters");
         let before: usize = pieces.iter().take_while(|other| other.at != piece.at).map(part).sum();
         let length = part(&piece);
         let mut whole = self.weights.piece_mut(piece.at);
-        for (rank, from) in result.chunks_exact(each.max(1)).enumerate() {
-            whole.again().part(rank * length..(rank + 1) * length).copy_from(&from[before..][..length]);
+        for rank in 0..self.sharing.ranks {
+            let from = rank * each + before;
+            whole.again().part(rank * length..(rank + 1) * length).copy_from(result.part(from..from + length));
         }
     }
 
@@ -158,33 +160,34 @@ impl Parameters {
         &'a self,
         unit: Option<u32>,
         formats: Formats,
-        joined: &'a mut Vec<f32>,
-    ) -> &'a [f32] {
+        joined: &'a mut Joined,
+    ) -> Offered<'a> {
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         if let ([piece], true) = (&pieces[..], formats.reduces_as_held()) {
-            return self.gradients.piece(piece.segment).staged(joined);
+            return joined.whole(self.gradients.piece(piece.segment));
         }
         joined.clear();
         for rank in 0..self.sharing.ranks {
             for piece in &pieces {
                 let part = self.segments[piece.segment].part_of(rank);
-                self.gradients.piece(piece.segment).part(part).append_to(joined);
+                joined.append(self.gradients.piece(piece.segment).part(part));
             }
         }
-        formats.round_reduced(joined);
-        joined
+        joined.round(formats.reduces_half());
+        joined.offered()
     }
 
     /// What a microbatch that this replica does not have adds to the gradients of a part.
-    pub(super) fn nothing_to_scatter<'a>(&self, unit: u32, joined: &'a mut Vec<f32>) -> &'a [f32] {
+    pub(super) fn nothing_to_scatter<'a>(&self, unit: u32, formats: Formats, joined: &'a mut Joined) -> Offered<'a> {
         let pieces = self.within(self.parts.scattered(unit));
         joined.clear();
-        joined.resize(pieces.iter().map(|piece| self.segments[piece.segment].length).sum(), 0.0);
-        joined
+        joined.append_zeros(pieces.iter().map(|piece| self.segments[piece.segment].length).sum());
+        joined.round(formats.reduces_half());
+        joined.offered()
     }
 
     /// Adds this rank's part of the sum of a part's gradients, and gives up the whole ones.
-    pub(super) fn take_scattered(&mut self, unit: u32, formats: Formats, pool: &mut Pool, result: &[f32]) {
+    pub(super) fn take_scattered(&mut self, unit: u32, formats: Formats, pool: &mut Pool, result: View<'_>) {
         let mut rest = result;
         for piece in self.within(self.parts.scattered(unit)) {
             let mut own = self.own_gradients_mut(piece.segment);
@@ -194,7 +197,7 @@ impl Parameters {
             rest = after;
             self.gradients.release(piece.segment, pool);
         }
-        assert!(rest.is_empty(), "{} scattered gradients too many", rest.len());
+        assert!(rest.len() == 0, "{} scattered gradients too many", rest.len());
     }
 
     /// This rank's part of the gradients of a part, or of all.
@@ -202,20 +205,20 @@ impl Parameters {
         &'a self,
         unit: Option<u32>,
         formats: Formats,
-        joined: &'a mut Vec<f32>,
-    ) -> &'a [f32] {
+        joined: &'a mut Joined,
+    ) -> Offered<'a> {
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         if let ([piece], true) = (&pieces[..], formats.reduces_as_held()) {
-            return self.own_gradients(piece.segment).staged(joined);
+            return joined.whole(self.own_gradients(piece.segment));
         }
         joined.clear();
-        pieces.iter().for_each(|piece| self.own_gradients(piece.segment).append_to(joined));
-        formats.round_reduced(joined);
-        joined
+        pieces.iter().for_each(|piece| joined.append(self.own_gradients(piece.segment)));
+        joined.round(formats.reduces_half());
+        joined.offered()
     }
 
     /// Replaces this rank's part of the gradients of a part, or of all, by their sum.
-    pub(super) fn take_gradients(&mut self, unit: Option<u32>, formats: Formats, result: &[f32]) {
+    pub(super) fn take_gradients(&mut self, unit: Option<u32>, formats: Formats, result: View<'_>) {
         let mut rest = result;
         let pieces = unit.map_or_else(|| self.all(), |unit| self.within(self.parts.scattered(unit)));
         for piece in pieces {
@@ -225,7 +228,7 @@ impl Parameters {
             formats.round_gradients(own);
             rest = after;
         }
-        assert!(rest.is_empty(), "{} gradients too many", rest.len());
+        assert!(rest.len() == 0, "{} gradients too many", rest.len());
     }
 
     /// Of a tensor's gradient, what is here between microbatches: all, or this rank's part. Its segment, and the range

@@ -35,7 +35,7 @@
 //! In host memory, by the CPU's kernels, or on a device that it is given: then parameters, gradients, optimizer state and
 //! activations are buffers of the device, and passes put operations on it (modules `values`, `arithmetic` and `accelerator`).
 //! The passes are the same, and know not which it is. Contributions and results of collectives, and messages, are in host
-//! memory in both cases.
+//! memory in both cases, but for a rank that works ahead of its device: then they stay there.
 //!
 //! # Split backward
 //!
@@ -57,6 +57,7 @@ mod formats;
 mod gathering;
 mod mlp;
 mod norm;
+mod offered;
 mod offload;
 mod optimize;
 mod optimizer_state;
@@ -85,10 +86,14 @@ pub use buffers::BytesByKind;
 pub use routing::{RecordedRouting, Routing};
 pub use weights::{Part, Tensor, Weights};
 
+pub(crate) use offered::{Got, Offered};
+
 use accelerator::Accelerator;
 use buffers::{Held, Pool};
+use compute::Checked;
 use dimensions::{Dimensions, size};
 use formats::Formats;
+use offered::Joined;
 use parameters::{Made, Of, Parameters};
 use sharding::{Parts, Sharing};
 use slot::Slot;
@@ -133,9 +138,13 @@ pub struct RankState {
     several: BTreeMap<Message, (Held, usize)>,
     attention: AttentionWorkspace,
     /// Of several tensors or segments, what goes into a collective together.
-    joined: Vec<f32>,
-    /// What an exchange carries, put together when it begins.
+    joined: Joined,
+    /// Memory for what is put together of many rows.
     packed: Vec<f32>,
+    /// What the device was asked to check since it was last waited for.
+    checked: Vec<Checked>,
+    /// By microbatch, losses of tokens that are still on the device.
+    late_losses: Vec<Option<Held>>,
     /// Where choices of experts come from.
     routing: Routing,
     /// What a delivery left that is not finite, for the next compute instruction to report.
@@ -261,8 +270,10 @@ impl RankState {
             departing: None,
             several: BTreeMap::new(),
             attention: AttentionWorkspace::default(),
-            joined: Vec::new(),
+            joined: Joined::default(),
             packed: Vec::new(),
+            checked: Vec::new(),
+            late_losses: Vec::new(),
             routing: Routing::Free,
             suspect: None,
             iteration: 0,
@@ -275,6 +286,19 @@ impl RankState {
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// From now on the rank works ahead of its device: what it puts into exchanges stays there, nothing waits for the device
+    /// but [`settle`](Self::settle), and numbers that are not finite are found then.
+    pub(crate) fn work_ahead(&mut self) {
+        assert!(self.on.is_some(), "{} has no device to work ahead of", self.rank);
+        self.joined.on_device = true;
+        self.late_losses = self.losses.iter().map(|_| None).collect();
+    }
+
+    /// The device that it computes on.
+    pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
+        self.on.as_ref().map(|on| on.device())
     }
 
     /// From now on choices of experts come from there, or are kept there.
@@ -304,6 +328,8 @@ impl RankState {
             self.pool.give(held);
         }
         self.pool.release(&mut self.departing);
+        self.late_losses.iter_mut().for_each(|late| self.pool.release(late));
+        self.checked.clear();
         let experts = self.experts.iter_mut().flatten();
         for parameters in self.chunks.iter_mut().map(|(_, parameters)| parameters).chain(experts) {
             parameters.forget(&mut self.pool);

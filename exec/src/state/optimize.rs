@@ -19,6 +19,7 @@ impl RankState {
     /// # Errors
     /// If it is not finite.
     pub fn gradient_norm(&mut self) -> Result<(), NotFinite> {
+        self.settle_ahead()?;
         self.join_tied();
         let sum = |parameters: &Parameters| {
             let counted = parameters.stepped().filter(|run| run.counted);
@@ -34,6 +35,7 @@ impl RankState {
     /// # Errors
     /// If the norm is not finite; nothing is then stepped.
     pub fn optimizer(&mut self) -> Result<(), NotFinite> {
+        self.settle_ahead()?;
         if !self.squared_norm.is_finite() {
             return Err(self.explain_gradient());
         }
@@ -57,7 +59,9 @@ impl RankState {
                 adamw_step(&options, (step, decayed), weights, gradients.view(), moments);
             });
         }
-        self.finish();
+        if !self.joined.on_device {
+            self.finish();
+        }
         Ok(())
     }
 
@@ -65,6 +69,11 @@ impl RankState {
     #[must_use]
     pub fn global_gradient_norm(&self) -> f64 {
         self.squared_norm.sqrt()
+    }
+
+    /// Nothing is stepped before what passes left is known to be finite.
+    fn settle_ahead(&mut self) -> Result<(), NotFinite> {
+        if self.joined.on_device { self.settle() } else { Ok(()) }
     }
 
     /// A tied table and its copy in another chunk of this rank get the sum of both gradients.

@@ -3,8 +3,9 @@
 use ir::program::{CollectiveKind, Pass, Payload, Unit, UnitRange, UnitTensor};
 use ir::{ChunkId, ContextMethod, MicrobatchId};
 
+use super::offered::Offered;
 use super::slot::Stage;
-use super::work::Suspect;
+use super::values::View;
 use super::{RankState, size};
 
 /// What of a chunk an exchange is of.
@@ -107,35 +108,35 @@ impl RankState {
     }
 
     /// What this rank puts into an exchange.
-    pub(super) fn pack(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
+    pub(super) fn pack(&mut self, kind: CollectiveKind, payload: Payload) -> Offered<'_> {
         let Place { tensor, local, position, layer, microbatch, pass, .. } = self.place(payload);
-        let mut out = std::mem::take(&mut self.packed);
+        let mut out = std::mem::take(&mut self.joined);
         self.with_work((pass, local, microbatch), position, |work| {
             if is_of_context(tensor) {
                 work.prepare_context(layer);
                 work.pack_context(layer, kind, &mut out);
             } else if tensor == UnitTensor::OutputGradient {
-                work.pack_gated(layer, &mut out);
+                work.pack_gated(layer, out.numbers());
             } else {
-                work.pack_experts(layer, tensor, kind, &mut out);
+                work.pack_experts(layer, tensor, kind, out.numbers());
             }
         });
-        self.packed = out;
-        &self.packed
+        self.joined = out;
+        self.joined.offered()
     }
 
     /// Takes what an exchange gave.
-    pub(super) fn unpack(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
+    pub(super) fn unpack(&mut self, kind: CollectiveKind, payload: Payload, result: View<'_>) {
         let Place { tensor, local, position, unit, layer, microbatch, pass } = self.place(payload);
         let outcome = self.with_work((pass, local, microbatch), position, |work| {
             if is_of_context(tensor) {
                 return work.take_context(layer, kind, result);
             }
-            work.take_experts(layer, tensor, kind, result);
+            work.take_experts(layer, tensor, kind, result.host());
             Ok(())
         });
-        let on_device = self.on.as_ref().and_then(|on| on.found());
-        let outcome = on_device.map_or(outcome, |(_, of)| Err(Suspect(of)));
+        self.remember(unit, local, (microbatch, pass));
+        let outcome = self.found().map_or(outcome, |(suspect, _)| Err(suspect));
         if let Err(suspect) = outcome {
             self.suspect = Some(self.explain(suspect, unit, local, (microbatch, pass)));
         }

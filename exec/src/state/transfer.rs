@@ -23,10 +23,12 @@ use ir::{ChunkId, MicrobatchId, ParallelBranches, Rank};
 use super::RankState;
 use super::buffers::{Held, Pool};
 use super::formats::Formats;
+use super::offered::{Got, Joined, Offered};
 use super::packing::is_packed;
 use super::parameters::{Of, Parameters};
 use super::places::Place;
 use super::slot::{Slot, Sum};
+use super::values::View;
 
 /// A collective's activation: which, of what.
 #[derive(Debug, Clone, Copy)]
@@ -43,15 +45,28 @@ struct OverReplicas<'a> {
     formats: Formats,
     parameters: &'a mut Parameters,
     pool: &'a mut Pool,
-    joined: &'a mut Vec<f32>,
+    joined: &'a mut Joined,
 }
 
 impl RankState {
     /// What this rank puts into a collective.
     ///
     /// # Panics
-    /// If it has not been computed.
+    /// If it has not been computed, or lies where exchanges take it from a device.
     pub fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
+        self.offer(kind, payload).host()
+    }
+
+    /// Takes the result of a collective.
+    ///
+    /// # Panics
+    /// If it has not the size that the kind and payload say.
+    pub fn deliver(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
+        self.accept(kind, payload, Got::Host(result));
+    }
+
+    /// [`contribution`](Self::contribution), wherever it lies.
+    pub(crate) fn offer(&mut self, kind: CollectiveKind, payload: Payload) -> Offered<'_> {
         match payload {
             Payload::Activation { tensor, .. } if is_packed(tensor) || self.is_gated(payload) => {
                 self.pack(kind, payload)
@@ -63,7 +78,7 @@ impl RankState {
                 let index = self.slot_index(self.local(site.chunk), site.microbatch);
                 let held = self.slots[index].as_ref().and_then(|slot| activation(slot, site, layers, branches));
                 let held = held.unwrap_or_else(|| panic!("{rank} has nothing for the {} of {payload:?}", kind.name()));
-                held.view().staged(&mut self.joined)
+                self.joined.whole(held.view())
             }
             Payload::Gradients { .. } | Payload::ExpertGradients { .. } => {
                 let OverReplicas { rank, formats, parameters, joined, .. } = self.over_replicas(payload);
@@ -89,7 +104,7 @@ impl RankState {
                 match kind {
                     CollectiveKind::AllReduce => parameters.part_gradients(Some(unit), formats, joined),
                     CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll if others => {
-                        parameters.nothing_to_scatter(unit, joined)
+                        parameters.nothing_to_scatter(unit, formats, joined)
                     }
                     CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
                         parameters.gradients_to_scatter(Some(unit), formats, joined)
@@ -102,29 +117,31 @@ impl RankState {
                 for (_, parameters) in &self.chunks {
                     let places = parameters.places.replicated(sequence, by_head).into_iter();
                     for seen in places.filter_map(|place| parameters.visible(place)) {
-                        parameters.seen(seen).append_to(&mut self.joined);
+                        self.joined.append(parameters.seen(seen));
                     }
                 }
-                &self.joined
+                self.joined.offered()
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
                 let parameters = &self.chunks[local].1;
                 let seen = parameters.visible(place).map(|seen| parameters.seen(seen));
-                seen.map_or(&[], |seen| seen.staged(&mut self.joined))
+                match seen {
+                    Some(seen) => self.joined.whole(seen),
+                    None => Offered::Host(&[]),
+                }
             }
             Payload::GradientNorm => {
                 self.norm_halves = halves(self.squared_norm);
-                &self.norm_halves
+                Offered::Host(&self.norm_halves)
             }
         }
     }
 
-    /// Takes the result of a collective.
-    ///
-    /// # Panics
-    /// If it has not the size that the kind and payload say.
-    pub fn deliver(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
+    /// [`deliver`](Self::deliver), wherever it lies.
+    pub(crate) fn accept(&mut self, kind: CollectiveKind, payload: Payload, result: Got<'_>) {
+        let on = self.on.clone();
+        let result = View::of(result, on.as_deref());
         match payload {
             Payload::Activation { tensor, .. } if is_packed(tensor) => self.unpack(kind, payload, result),
             Payload::Activation { .. } => {
@@ -169,7 +186,7 @@ impl RankState {
                         rest = after;
                     }
                 }
-                assert!(rest.is_empty(), "{}: {} replicated gradients too many", self.rank, rest.len());
+                assert!(rest.len() == 0, "{}: {} replicated gradients too many", self.rank, rest.len());
             }
             Payload::TiedGradients => {
                 let (local, place) = self.tied();
@@ -179,13 +196,13 @@ impl RankState {
                 }
             }
             Payload::GradientNorm => {
-                let [high, low] = result else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
+                let [high, low] = result.host() else { panic!("{}: an FP64 in {} halves", self.rank, result.len()) };
                 self.squared_norm = f64::from_bits(u64::from(high.to_bits()) << 32 | u64::from(low.to_bits()));
             }
         }
     }
 
-    fn deliver_activation(&mut self, kind: CollectiveKind, payload: Payload, result: &[f32]) {
+    fn deliver_activation(&mut self, kind: CollectiveKind, payload: Payload, result: View<'_>) {
         let site = self.site(payload);
         let first_layer = self.program.chunk(site.chunk).first_layer;
         let (whole, part, formats) = (self.dims.activation(), self.dims.residual(), self.dims.formats);
@@ -321,7 +338,7 @@ fn sublayer(slot: &Slot, unit: Unit, first_layer: u32) -> usize {
 }
 
 /// Puts the reduced result where the summand was: in place if it is whole, in a smaller buffer if it is this rank's part.
-fn replace(sum: &mut Sum, pool: &mut Pool, result: &[f32], part: usize) {
+fn replace(sum: &mut Sum, pool: &mut Pool, result: View<'_>, part: usize) {
     assert!(!sum.whole, "a sum was delivered twice");
     assert_eq!(result.len(), part, "size of a reduced activation");
     if sum.data.len() == result.len() {

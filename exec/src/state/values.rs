@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::accelerator::Accelerator;
+use super::offered::Got;
 use crate::device::Slice;
 
 /// Numbers to read.
@@ -68,25 +69,20 @@ impl<'a> View<'a> {
         (self.part(0..middle), self.part(middle..self.len()))
     }
 
+    /// What an exchange gave, on the device of a rank if it is there.
+    pub(super) fn of(got: Got<'a>, on: Option<&'a Accelerator>) -> Self {
+        match (got, on) {
+            (Got::Host(values), _) => Self::Host(values),
+            (Got::Device(slice), Some(on)) => Self::Device(on, slice),
+            (Got::Device(slice), None) => panic!("{slice} came to a rank without a device"),
+        }
+    }
+
     /// The numbers, copied from the device if they are there.
     pub(super) fn read(self) -> Cow<'a, [f32]> {
         match self {
             Self::Host(values) => Cow::Borrowed(values),
             Self::Device(on, slice) => Cow::Owned(on.download(slice)),
-        }
-    }
-
-    /// The same, copied into `staging` if they are on the device.
-    pub(super) fn staged<'b>(self, staging: &'b mut Vec<f32>) -> &'b [f32]
-    where
-        'a: 'b,
-    {
-        match self {
-            Self::Host(values) => values,
-            Self::Device(on, slice) => {
-                *staging = on.download(slice);
-                staging
-            }
         }
     }
 

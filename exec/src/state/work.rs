@@ -55,6 +55,8 @@ pub(super) struct Work<'a> {
     pub(super) loss_scale: f32,
     /// The sum of the microbatch's losses over its tokens, which the loss's forward pass sets.
     pub(super) loss: &'a mut f64,
+    /// Where a rank that works ahead of its device leaves the losses of the microbatch's tokens instead.
+    pub(super) late_loss: Option<&'a mut Option<Held>>,
     /// What of the unit is computed again.
     pub(super) recompute: Recompute,
     /// How many of the chunk's layers keep no input of their second half.

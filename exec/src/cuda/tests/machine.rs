@@ -68,21 +68,44 @@ pub(super) fn run(libraries: &Path, name: &str, settings: &[(&str, &str)]) -> An
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let answer = folder().join(format!("answer.{}.{number}", std::process::id()));
-    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
+    let mut command = child(libraries, settings);
     command
-        .args(["--ignored", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["--ignored", "--exact", "--nocapture"])
         .arg(format!("cuda::tests::{name}"))
-        .env("LD_LIBRARY_PATH", libraries)
-        .env("MACHINE_SHIM", kernels().join("shim"))
-        .env("MACHINE_BUILDS", folder().join("builds"))
-        .env("TRAINYARD_ANSWER", &answer)
-        .envs(settings.iter().copied());
+        .env("TRAINYARD_ANSWER", &answer);
     let output = command.output().expect("this program starts");
     let said = std::fs::read_to_string(&answer).unwrap_or_default();
     let _ = std::fs::remove_file(&answer);
     let printed = || format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let ok = output.status.success() && !said.is_empty();
     Answer { ok, words: if ok { said } else { printed() } }
+}
+
+/// This program on the machine in `libraries`.
+fn child(libraries: &Path, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
+    command
+        .arg("--test-threads=1")
+        .env("LD_LIBRARY_PATH", libraries)
+        .env("MACHINE_SHIM", kernels().join("shim"))
+        .env("MACHINE_BUILDS", folder().join("builds"))
+        .envs(settings.iter().copied());
+    command
+}
+
+/// Runs those of this program's tests whose names hold `filter` and none of `without`: how many passed, or what they printed.
+pub(super) fn run_suite(
+    libraries: &Path,
+    (filter, without): (&str, &[&str]),
+    settings: &[(&str, &str)],
+) -> Result<usize, String> {
+    let mut command = child(libraries, settings);
+    command.arg(filter);
+    without.iter().for_each(|name| drop(command.args(["--skip", name]).get_args()));
+    let output = command.output().expect("this program starts");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let passed = printed.lines().filter(|line| line.starts_with("test ") && line.ends_with("... ok")).count();
+    if output.status.success() { Ok(passed) } else { Err(printed + &String::from_utf8_lossy(&output.stderr)) }
 }
 
 /// In a child: what the parent gets.

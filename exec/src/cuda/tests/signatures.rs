@@ -1,7 +1,7 @@
 //! The arguments that the host gives are those that the sources take, kernel by kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::cuda::launch::{Argument, Launch, launches};
 use crate::cuda::source::Source;
@@ -63,6 +63,12 @@ impl Device for Recording {
     fn record(&self, stream: Stream) -> Result<Event, DeviceError> {
         self.cpu.record(stream)
     }
+    fn passed(&self, event: Event) -> Result<bool, DeviceError> {
+        self.cpu.passed(event)
+    }
+    fn between(&self, from: Event, to: Event) -> Result<i64, DeviceError> {
+        self.cpu.between(from, to)
+    }
     fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         self.cpu.wait(stream, event)
     }
@@ -74,6 +80,9 @@ impl Device for Recording {
     }
     fn memory(&self) -> DeviceMemory {
         self.cpu.memory()
+    }
+    fn into_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync> {
+        self
     }
 }
 

@@ -14,16 +14,16 @@ use crate::runtime::tests::{domain, training};
 use crate::runtime::{CpuBackend, CpuOptions};
 use crate::state::tests::programs::{Division, program};
 
-fn workload(precision: Precision) -> Workload {
+pub(super) fn workload(precision: Precision) -> Workload {
     Workload { sequence_length: 16, global_batch: 4, iterations: 20, precision, ..training::workload() }
 }
 
-fn llama() -> Model {
+pub(super) fn llama() -> Model {
     Model { hidden: 16, layers: 2, ffn: 24, ..training::model() }
 }
 
 /// GPT-2's family.
-fn gpt2() -> Model {
+pub(super) fn gpt2() -> Model {
     Model {
         kv_heads: 4,
         norm: NormKind::LayerNorm,

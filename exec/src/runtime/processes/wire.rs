@@ -223,7 +223,7 @@ impl Times {
         let memory = self.memory.into_iter().map(|(time, bytes)| (SimTime::from_nanoseconds(time), Bytes::new(bytes)));
         let spans = self.spans.into_iter().enumerate().map(span).collect();
         let lane = Lane { role, rank, multiplicity: 1, spans, memory: memory.collect() };
-        Some(Report { lane, loss: self.loss, gradient_norm: self.gradient_norm })
+        Some(Report { lane, loss: self.loss, gradient_norm: self.gradient_norm, measured: None })
     }
 }
 

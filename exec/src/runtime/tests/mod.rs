@@ -29,7 +29,8 @@ use super::snapshot::Kept;
 use super::worker::{NotFinite, Worker};
 use super::{oversubscribed, slowdowns};
 use crate::data::{Batch, Dataset};
-use crate::state::{Part, Progress};
+use crate::device::Device;
+use crate::state::{Got, Offered, Part, Progress};
 
 /// Values of a message or collective.
 const ELEMENTS: usize = 1000;
@@ -47,6 +48,8 @@ struct Fake {
     /// Pieces done of an instruction over the second unit, which pauses after each of the first two.
     pieces: u8,
     log: Log,
+    /// Whose streams carry its exchanges.
+    device: Option<Arc<dyn Device>>,
 }
 
 /// A microbatch of seven tokens, and a target more.
@@ -62,7 +65,7 @@ impl Fake {
         let start = rank.raw() as f32;
         // Sums of these depend on their order.
         let tensor = (0..ELEMENTS).map(|i| start + 0.1 * i as f32 + 1e-3 / (1.0 + start)).collect();
-        Self { rank, burn, tensor, got: Vec::new(), bundle: Vec::new(), poisoned: false, pieces: 0, log }
+        Self { rank, burn, tensor, got: Vec::new(), bundle: Vec::new(), poisoned: false, pieces: 0, log, device: None }
     }
     fn note(&self, what: impl Into<String>, values: &[f32]) {
         self.log.lock().unwrap().push((self.rank, what.into(), values.to_vec()));
@@ -115,11 +118,11 @@ impl Worker for Fake {
     fn offers(&self, _: CollectiveKind, payload: Payload) -> bool {
         self.pieces > 0 || !matches!(payload, Payload::Activation { .. })
     }
-    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> &[f32] {
+    fn contribution(&mut self, kind: CollectiveKind, payload: Payload) -> Offered<'_> {
         if payload == Payload::GradientNorm {
             self.tensor = super::reduce::split(f64::from(self.rank.raw()) + 1e-12).to_vec();
         }
-        match kind {
+        Offered::Host(match kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => &self.tensor,
             CollectiveKind::AllGather => &self.tensor[..10],
             CollectiveKind::AllToAll => {
@@ -129,17 +132,19 @@ impl Worker for Fake {
                 self.bundle = bundle(&self.tensor, self.rank, members);
                 &self.bundle
             }
-        }
+        })
     }
-    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: &[f32]) {
+    fn deliver(&mut self, kind: CollectiveKind, _: Payload, values: Got<'_>) {
+        let values = values.host();
         self.note(kind.name(), values);
         self.got = values.to_vec();
     }
-    fn outgoing(&mut self, message: Message, _: Rank) -> &[f32] {
+    fn outgoing(&mut self, message: Message, _: Rank) -> Offered<'_> {
         self.note(format!("send {}", message.microbatch), &[]);
-        &self.tensor
+        Offered::Host(&self.tensor)
     }
-    fn incoming(&mut self, message: Message, _: Rank, values: &[f32]) {
+    fn incoming(&mut self, message: Message, _: Rank, values: Got<'_>) {
+        let values = values.host();
         self.note(format!("receive {}", message.microbatch), values);
         self.got = values.to_vec();
     }
@@ -163,6 +168,9 @@ impl Worker for Fake {
     }
     fn bytes_held(&self) -> Bytes {
         Bytes::new(4 * (self.tensor.len() + self.got.len()) as u64)
+    }
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.clone()
     }
     fn poison(&mut self) {
         self.poisoned = true;

@@ -17,7 +17,9 @@ use ir::program::{BufferKind, CollectiveKind, Pass, UnitRange};
 use super::Division;
 use crate::parcels::{begin, parts};
 use crate::state::buffers::Held;
+use crate::state::offered::Joined;
 use crate::state::slot::Stage;
+use crate::state::values::View;
 use crate::state::work::{Suspect, Work};
 
 /// Appends to `out` the heads of `[tokens, heads, head_dim]` that a rank gets.
@@ -70,20 +72,20 @@ impl Work<'_> {
         }
     }
 
-    pub(in crate::state) fn pack_context(&mut self, layer: usize, kind: CollectiveKind, out: &mut Vec<f32>) {
+    pub(in crate::state) fn pack_context(&mut self, layer: usize, kind: CollectiveKind, out: &mut Joined) {
         let slot = &mut self.slot.attention[layer];
         out.clear();
         match kind {
             CollectiveKind::AllGather => {
-                slot.k.as_ref().expect("projected").view().append_to(out);
-                slot.v.as_ref().expect("projected").view().append_to(out);
+                out.append(slot.k.as_ref().expect("projected").view());
+                out.append(slot.v.as_ref().expect("projected").view());
             }
             CollectiveKind::ReduceScatter => {
-                slot.d_gathered.as_ref().expect("gradients of all keys").view().append_to(out);
-                self.dims.formats.round(&mut *out);
+                out.append(slot.d_gathered.as_ref().expect("gradients of all keys").view());
+                out.round(self.dims.formats.is_half());
                 self.pool.release(&mut slot.d_gathered);
             }
-            CollectiveKind::AllToAll => self.pack_all_to_all(layer, out),
+            CollectiveKind::AllToAll => self.pack_all_to_all(layer, out.numbers()),
             CollectiveKind::AllReduce => panic!("keys and values are not summed over all"),
         }
     }
@@ -114,7 +116,7 @@ impl Work<'_> {
         &mut self,
         layer: usize,
         kind: CollectiveKind,
-        result: &[f32],
+        result: View<'_>,
     ) -> Result<(), Suspect> {
         match kind {
             CollectiveKind::AllGather => {
@@ -131,7 +133,7 @@ impl Work<'_> {
                     self.end_attention_backward(layer);
                 }
             }
-            CollectiveKind::AllToAll => return self.take_all_to_all(layer, result),
+            CollectiveKind::AllToAll => return self.take_all_to_all(layer, &result.read()),
             CollectiveKind::AllReduce => panic!("keys and values are not summed over all"),
         }
         Ok(())
