@@ -80,7 +80,7 @@ pub(super) fn compute(closed: &mut ClosedForm<'_>, plan: &Plan, chunk: &Chunk, k
         return None;
     }
     let shared = closed.shared();
-    let division = shared.division(world, plan);
+    let division = shared.division(world, plan, chunk.stage.raw());
     if shared.of(division).prices.are_given() {
         return None;
     }

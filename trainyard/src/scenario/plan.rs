@@ -64,7 +64,7 @@ impl PolicyName {
     #[must_use]
     pub const fn draws(self) -> bool {
         match self {
-            Self::Random => true,
+            Self::Random | Self::Mcts | Self::MctsSeeded | Self::Learned => true,
             Self::Megatron | Self::Exhaustive | Self::DynProg => false,
         }
     }
