@@ -334,10 +334,10 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         seed: u64,
         /// Searches to learn from
-        #[arg(long, value_name = "SEARCHES", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "SEARCHES", default_value_t = 320, value_parser = clap::value_parser!(u64).range(1..))]
         searches: u64,
         /// Evaluations of each
-        #[arg(long, value_name = "EVALUATIONS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "EVALUATIONS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         evaluations: u64,
         /// Go on with a training that was stopped, or beyond its searches
         #[arg(long, conflicts_with = "score_only")]
@@ -346,7 +346,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         score_only: bool,
         /// Jobs to score on
-        #[arg(long, value_name = "JOBS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "JOBS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
         jobs: u64,
         /// Folder for the page: learned.md, .html and .json
         #[arg(long, value_name = "DIR")]

@@ -16,6 +16,8 @@ pub mod families;
 pub mod gradient;
 pub mod lessons;
 pub mod score;
+#[cfg(test)]
+mod tests;
 pub mod trainer;
 
 pub use families::{Drawn, Families};

@@ -1,6 +1,6 @@
 //! Two policies side by side on jobs that neither was trained on, with as many evaluations each.
 
-use ir::{Candidate, Plan};
+use ir::Plan;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -21,23 +21,44 @@ pub struct Searched {
     pub simulated: Option<f64>,
 }
 
-/// Searches a job from nothing with a guide and a budget; `None` if no plan was found that fits. With `simulate` the plan that
-/// was found is carried out by the simulator too.
+/// Searches a job from nothing with a guide and tells what it had found after each of some budgets, in order; `None` where no
+/// plan was found that fits. A search with a smaller budget is the beginning of one with a larger. With `simulate` the plans
+/// are carried out by the simulator too.
 #[must_use]
-pub fn searched(drawn: &Drawn, guide: &Guide, (seed, budget): (u64, u64), simulate: bool) -> Option<Searched> {
+pub fn searched(drawn: &Drawn, guide: &Guide, (seed, budgets): (u64, &[u64]), simulate: bool) -> Vec<Option<Searched>> {
     let ask = Question { model: &drawn.model, workload: &drawn.workload, cluster: drawn.cost.cluster() };
     let mut closed = ClosedForm::new(&drawn.model, &drawn.workload, &drawn.cost);
     let planner = Mcts { guide: guide.clone(), ..Mcts::new(seed) };
-    let found = planner.plan(&ask, &mut closed, budget, &mut |_, _| {}).ok()?;
-    let Candidate { plan, evaluation, .. } = found.into_iter().next()?;
-    let estimated = evaluation.ok()?.iteration.seconds();
-    let simulated = || {
-        let simulator = Simulator::new(drawn.cost.clone());
-        let mut backend = OnBackend::new(&drawn.model, &drawn.workload, &drawn.cost, simulator);
-        backend.evaluate(&plan).ok().map(|prediction| prediction.iteration.seconds())
+    let mut found: Vec<Option<(Plan, f64)>> = vec![None; budgets.len()];
+    let most = budgets.iter().copied().max().unwrap_or(0);
+    let answer = planner.plan(&ask, &mut closed, most, &mut |used, best| {
+        let Some((plan, prediction)) = best else { return };
+        let time = prediction.iteration.seconds();
+        for (found, _) in found.iter_mut().zip(budgets).filter(|(_, budget)| used <= **budget) {
+            if found.as_ref().is_none_or(|(_, known)| time < *known) {
+                *found = Some((plan.clone(), time));
+            }
+        }
+    });
+    debug_assert!(answer.is_ok() || found.iter().all(Option::is_none));
+    let mut known: Option<Searched> = None;
+    let mut told = |(plan, estimated): (Plan, f64)| {
+        let same = known.take().filter(|known| known.plan == plan);
+        let searched = same.unwrap_or_else(|| {
+            let simulated = if simulate { simulated(drawn, &plan) } else { None };
+            Searched { plan, estimated, simulated }
+        });
+        known = Some(searched.clone());
+        searched
     };
-    let simulated = if simulate { simulated() } else { None };
-    Some(Searched { plan, estimated, simulated })
+    found.into_iter().map(|found| found.map(&mut told)).collect()
+}
+
+/// One iteration of a plan as simulated, in seconds.
+fn simulated(drawn: &Drawn, plan: &Plan) -> Option<f64> {
+    let simulator = Simulator::new(drawn.cost.clone());
+    let mut backend = OnBackend::new(&drawn.model, &drawn.workload, &drawn.cost, simulator);
+    backend.evaluate(plan).ok().map(|prediction| prediction.iteration.seconds())
 }
 
 /// Iteration times that two policies found for one job with equal budgets, in seconds; `None` where one found no plan that
@@ -85,7 +106,8 @@ impl Trial {
 
 fn times(jobs: &[Drawn], budget: u64, guide: &Guide, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Option<f64>>> {
     let search = |(seed, job): (usize, &Drawn)| {
-        (!stop()).then(|| searched(job, guide, (seed as u64, budget), false).map(|found| found.estimated))
+        let found = || searched(job, guide, (seed as u64, &[budget]), false).remove(0);
+        (!stop()).then(|| found().map(|found| found.estimated))
     };
     let found: Vec<Option<Option<f64>>> = jobs.par_iter().enumerate().map(search).collect();
     found.into_iter().collect()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ir::Problem;
-use learn::{Drawn, Families, Pair, Ratio, Settings, Trainer, Trial, searched};
+use learn::{Drawn, Families, Pair, Ratio, Searched, Settings, Trainer, Trial, searched};
 use rayon::prelude::*;
 use sched::Guide;
 use sched::learned::Weights;
@@ -38,9 +38,9 @@ pub struct TrainPolicyRequest<'a> {
 /// Evaluations with which policies are held against each other.
 const BUDGETS: [u64; 3] = [30, 100, 300];
 /// Seeds of searches for each job.
-const SEEDS: u64 = 2;
+const SEEDS: u64 = 1;
 /// The learning curve: jobs, evaluations of each, and how often.
-const CURVE: (u64, u64, u64) = (24, 100, 4);
+const CURVE: (u64, u64, u64) = (16, 50, 4);
 /// Rounds between two checkpoints.
 const BETWEEN_CHECKPOINTS: u64 = 8;
 /// Seeds of the jobs of curve and score, of which no search of a training draws.
@@ -204,34 +204,36 @@ fn score(
 ) -> Result<Vec<ScoreRow>, Error> {
     let jobs = learn::jobs(held_out, SCORE_SEED, count);
     let guides = [Guide::Learned(Arc::clone(weights)), Guide::Rules];
-    let together = (rayon::current_num_threads() * 2).max(1);
-    let mut rows = Vec::with_capacity(BUDGETS.len());
-    for (number, budget) in (0u64..).zip(BUDGETS) {
-        let mut pairs: Vec<Vec<[Pair; 2]>> = Vec::with_capacity(jobs.len());
-        for some in jobs.chunks(together) {
-            let done = number * count + pairs.len() as u64;
-            context.step("score", done, count * BUDGETS.len() as u64, format!("{budget} evaluations"))?;
-            pairs.extend(some.par_iter().map(|job| both(job, &guides, budget)).collect::<Vec<_>>());
-        }
-        let of = |which: usize| -> Vec<Vec<Pair>> {
-            pairs.iter().map(|job| job.iter().map(|pair| pair[which]).collect()).collect()
-        };
-        rows.push(row(budget, (count, SEEDS), Ratio::of(&of(0)), Ratio::of(&of(1))));
+    let mut found: Vec<Vec<[Pair; 2]>> = Vec::with_capacity(jobs.len());
+    for some in jobs.chunks(rayon::current_num_threads().max(1)) {
+        context.step("score", found.len() as u64, count, "")?;
+        found.extend(some.par_iter().map(|job| both(job, &guides)).collect::<Vec<_>>());
     }
-    Ok(rows)
+    let rows = BUDGETS.iter().enumerate().map(|(number, budget)| {
+        let of = |which: usize| -> Vec<Vec<Pair>> {
+            let of_budget =
+                |job: &Vec<[Pair; 2]>| job.iter().skip(number).step_by(BUDGETS.len()).map(|pair| pair[which]).collect();
+            found.iter().map(of_budget).collect()
+        };
+        row(*budget, (count, SEEDS), Ratio::of(&of(0)), Ratio::of(&of(1)))
+    });
+    Ok(rows.collect())
 }
 
-/// Estimated and simulated times of a job's searches, one pair of pairs a seed.
-fn both(job: &Drawn, guides: &[Guide; 2], budget: u64) -> Vec<[Pair; 2]> {
+/// Estimated and simulated times of a job's searches: one pair of pairs for each budget, seed by seed.
+fn both(job: &Drawn, guides: &[Guide; 2]) -> Vec<[Pair; 2]> {
     let search = |seed: u64| {
-        let [scored, against] = guides.each_ref().map(|guide| searched(job, guide, (seed, budget), true));
-        let pair = |of: fn(&learn::Searched) -> Option<f64>| Pair {
-            scored: scored.as_ref().and_then(of),
-            against: against.as_ref().and_then(of),
+        let [scored, against] = guides.each_ref().map(|guide| searched(job, guide, (seed, &BUDGETS), true));
+        let pair = |(scored, against): (&Option<Searched>, &Option<Searched>)| {
+            let of = |get: fn(&Searched) -> Option<f64>| Pair {
+                scored: scored.as_ref().and_then(get),
+                against: against.as_ref().and_then(get),
+            };
+            [of(|found| Some(found.estimated)), of(|found| found.simulated)]
         };
-        [pair(|found| Some(found.estimated)), pair(|found| found.simulated)]
+        scored.iter().zip(&against).map(pair).collect::<Vec<_>>()
     };
-    (0..SEEDS).map(search).collect()
+    (0..SEEDS).flat_map(search).collect()
 }
 
 fn row(evaluations: u64, (jobs, seeds): (u64, u64), estimated: Option<Ratio>, simulated: Option<Ratio>) -> ScoreRow {

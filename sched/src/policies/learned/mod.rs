@@ -8,6 +8,8 @@
 
 pub mod features;
 mod network;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use features::Job;

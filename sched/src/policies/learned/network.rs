@@ -193,15 +193,6 @@ impl Network {
         let output = dot(&units, self.part(Part::ValueOut), self.part(Part::ValueOutBias)[0]);
         Rated { units, output }
     }
-    /// Shares of a state's choices, which add up to 1, and the state's value.
-    #[must_use]
-    pub fn judge(&self, state: &[f64], choices: &[Vec<f64>]) -> (Vec<f64>, f64) {
-        let seen = self.see(state);
-        let shared = self.shared(&seen);
-        let mut shares: Vec<f64> = choices.iter().map(|choice| self.rate(&shared, choice).output).collect();
-        softmax(&mut shares);
-        (shares, self.value(&seen).output)
-    }
 }
 
 /// `outputs += inputs * matrix`, the matrix stored input by input. Inputs of 0 cost nothing.
@@ -249,6 +240,15 @@ mod tests {
         Network::new(widths, parameters)
     }
 
+    /// Shares of a state's choices, and its value.
+    fn judge(network: &Network, state: &[f64], choices: &[Vec<f64>]) -> (Vec<f64>, f64) {
+        let seen = network.see(state);
+        let shared = network.shared(&seen);
+        let mut shares: Vec<f64> = choices.iter().map(|choice| network.rate(&shared, choice).output).collect();
+        softmax(&mut shares);
+        (shares, network.value(&seen).output)
+    }
+
     /// The formulae of the module written down element by element, from the matrices as the parts name them.
     fn naive(network: &Network, state: &[f64], choice: &[f64]) -> (f64, f64) {
         let widths = network.widths();
@@ -278,7 +278,7 @@ mod tests {
             let network = drawn(seed, widths);
             let mut vector = |n| (0..n).map(|_| rng.random_range(-2.0..2.0)).collect::<Vec<f64>>();
             let (state, choices) = (vector(widths.state), [vector(widths.choice), vector(widths.choice)]);
-            let (shares, value) = network.judge(&state, &choices);
+            let (shares, value) = judge(&network, &state, &choices);
             let expect: Vec<(f64, f64)> = choices.iter().map(|choice| naive(&network, &state, choice)).collect();
             // Sums of some dozens of products of numbers below 2: their order changes the last digits.
             assert!((value - expect[0].1).abs() < 1e-11, "seed {seed}");

@@ -71,7 +71,7 @@ pub struct PlanKeys {
     pub placement: Option<Vec<DeviceId>>,
     /// Evaluations that a policy may take.
     pub budget: Option<u64>,
-    /// The file of weights of the policy `learned`, by name, and what it holds; without it, those of the catalog.
+    /// The file of weights of the policy `learned`, by its whole path, and what it holds; without it, those of the catalog.
     pub weights: Option<(String, Arc<Weights>)>,
 }
 
@@ -91,7 +91,11 @@ fn weights(value: &Value<'_>, sight: &Sight<'_>) -> Option<(String, Arc<Weights>
     let name = value.text()?;
     let (file, text) = sight.read(Path::new(&name), value)?;
     match Weights::parse(&text, &file) {
-        Ok(weights) => Some((name.to_owned(), Arc::new(weights))),
+        // The resolved scenario may lie anywhere.
+        Ok(weights) => {
+            let whole = std::path::absolute(&file).map_or(file, |path| path.display().to_string());
+            Some((whole, Arc::new(weights)))
+        }
         Err(problems) => {
             problems.into_iter().for_each(|problem| sight.report(problem));
             None

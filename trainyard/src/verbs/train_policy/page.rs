@@ -111,7 +111,7 @@ fn scores(rows: &[ScoreRow]) -> Section {
     ];
     let (jobs, seeds) = rows.first().map_or((0, SEEDS), |row| (row.jobs, row.seeds));
     let note = format!(
-        "Geometric means over {jobs} jobs with {seeds} searches each; intervals by a bootstrap over jobs. A difference of more \
+        "Geometric means over {jobs} jobs with {seeds} search each; intervals by a bootstrap over jobs. A difference of more \
          than one in a thousand counts as faster."
     );
     let mut section = Section::new("On clusters and models that it never saw", note);
