@@ -174,6 +174,21 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "POLICY", value_parser = policy)]
         policy: Option<PolicyName>,
     },
+    /// Search for the order of devices that is fastest for a scenario's plan, and say what it gains
+    Place {
+        #[command(flatten)]
+        of: OfScenario,
+        /// Measured rates between all devices: a square table whose first cell is a unit, or what p2pBandwidthLatencyTest or
+        /// nvbandwidth prints
+        #[arg(long, value_name = "FILE", conflicts_with = "topology")]
+        matrix: Option<PathBuf>,
+        /// What `nvidia-smi topo -m` prints of a node, Slurm's topology.conf, or what nccl-tests prints with its list of ranks
+        #[arg(long, value_name = "FILE")]
+        topology: Option<PathBuf>,
+        /// Orders that may be evaluated
+        #[arg(long, value_name = "EVALUATIONS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+        budget: u64,
+    },
     /// Simulate one iteration of a scenario
     Simulate(OfScenario),
     /// Say where a step goes, what each part would give back, and what would make a plan fit
@@ -377,6 +392,7 @@ impl Verb {
             Self::Import { .. } => "import",
             Self::Export { .. } => "export",
             Self::Plan { .. } => "plan",
+            Self::Place { .. } => "place",
             Self::Simulate(_) => "simulate",
             Self::Explain(_) => "explain",
             Self::Size(_) => "size",
@@ -413,6 +429,7 @@ impl Verb {
             | Self::Doctor { common } => common,
             Self::Ablate(asked) => &asked.common,
             Self::Plan { of, .. }
+            | Self::Place { of, .. }
             | Self::Simulate(of)
             | Self::Explain(of)
             | Self::Size(of)

@@ -12,6 +12,7 @@ mod exit;
 mod launched;
 mod measured;
 mod meter;
+mod placed;
 mod show;
 mod tables;
 mod trained;

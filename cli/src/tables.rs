@@ -34,7 +34,7 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// Milliseconds in the unit that reads well.
-fn time(milliseconds: f64) -> String {
+pub(crate) fn time(milliseconds: f64) -> String {
     match milliseconds {
         t if t >= 60_000.0 => format!("{:.2} min", t / 60_000.0),
         t if t >= 1000.0 => format!("{:.3} s", t / 1000.0),

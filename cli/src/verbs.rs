@@ -12,7 +12,7 @@ use trainyard::{
 use crate::answer::{Answer, close, close_with_page, close_with_reports, open, stage};
 use crate::arguments::{Arguments, OfScenario, Verb};
 use crate::meter::Meter;
-use crate::{ablation, exchanged, exit, launched, measured, show, tables, trained};
+use crate::{ablation, exchanged, exit, launched, measured, placed, show, tables, trained};
 
 /// Carries out the verb and returns its exit code.
 pub(crate) fn run(arguments: &Arguments, interrupt: &Arc<AtomicBool>) -> u8 {
@@ -74,6 +74,9 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
         Verb::Import { .. } | Verb::Export { .. } => exchanged::answer(verb, context),
         Verb::Plan { of, .. } | Verb::Simulate(of) | Verb::Explain(of) | Verb::Size(of) | Verb::Compare(of) => {
             of_scenario(verb, of, context)
+        }
+        Verb::Place { of, matrix, topology, budget } => {
+            placed::answer(of, (matrix.as_deref(), topology.as_deref(), *budget), context)
         }
         Verb::Run { of, device, ranks_per_gpu, resume } => {
             launched::run(of, (*device, *ranks_per_gpu), resume.as_deref(), context)

@@ -16,16 +16,20 @@
 //! assert_eq!(curve.points[0], [1048576.0, 101.9]);
 //! ```
 
+use std::collections::BTreeSet;
+
 use ir::Problem;
 use ir::program::CollectiveKind;
 
 use crate::text::{Faults, Line, lines, nearest};
 
 mod cells;
+mod hosts;
 #[cfg(test)]
 mod tests;
 
 use cells::{Columns, Row};
+pub use hosts::{Seat, seats};
 
 /// The most members that are looked for where a table does not say how many took part.
 const MOST_RANKS: u32 = 1 << 16;
@@ -190,25 +194,13 @@ fn kind(all: &[Line<'_>], said: &Said, length: usize, faults: &mut Faults<'_>) -
     found
 }
 
-/// Ranks listed under "Using devices", and their hosts.
+/// How many ranks are listed under "Using devices", and on how many hosts.
 fn listed(all: &[Line<'_>]) -> (Option<u32>, Option<u32>) {
-    let (mut ranks, mut hosts): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    for line in all {
-        let words: Vec<&str> = unprefixed(line.text).trim_start_matches('#').split_whitespace().collect();
-        let after = |wanted: &str| words.iter().position(|word| *word == wanted).and_then(|at| words.get(at + 1));
-        if let (Some(&"Rank"), Some(rank), Some(host), Some(_)) =
-            (words.first(), words.get(1), after("on"), after("device"))
-        {
-            ranks.push(rank);
-            hosts.push(host);
-        }
-    }
-    for names in [&mut ranks, &mut hosts] {
-        names.sort_unstable();
-        names.dedup();
-    }
-    let count = |names: &[&str]| u32::try_from(names.len()).ok().filter(|count| *count > 0);
-    (count(&ranks), count(&hosts))
+    let found: Vec<(u32, Seat)> = all.iter().filter_map(hosts::listed).collect();
+    let ranks: BTreeSet<u32> = found.iter().map(|(rank, _)| *rank).collect();
+    let hosts: BTreeSet<&str> = found.iter().map(|(_, seat)| seat.host.as_str()).collect();
+    let count = |count: usize| u32::try_from(count).ok().filter(|count| *count > 0);
+    (count(ranks.len()), count(hosts.len()))
 }
 
 /// How many took part: those listed, else as many as give this bus bandwidth, else what was said; all of it the same.

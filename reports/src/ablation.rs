@@ -1,9 +1,9 @@
 //! An ablation: policies held against each other over scenarios and seeds, and the page over them.
 //!
-//! A [`Cell`] is one policy with one seed in one scenario: the plan that it found with a budget of evaluations, and what
-//! the judge said of it. [`Ablation::scores`] makes ratios to a baseline of them, with what is known of their spread
-//! ([`Spread`]); [`Ablation::document`] shows them, and [`Ablation::summary_csv`] and [`Ablation::cells_csv`] write them
-//! out. All of it depends on the cells alone, never on the order in which they came.
+//! A [`Cell`] is one policy with one seed in one scenario: the plan that it found with a budget of evaluations, and
+//! what the judge said of it. [`Ablation::scores`] makes ratios to a baseline of them, with what is known of their
+//! spread ([`Spread`]); [`Ablation::document`] shows them, and [`Ablation::summary_csv`] and [`Ablation::cells_csv`]
+//! write them out. All of it depends on the cells alone, never on the order in which they came.
 
 mod curves;
 mod page;

@@ -1,10 +1,11 @@
 //! Which rank is on which device: a search over orders of the devices, for a plan whose degrees stay.
 //!
-//! From the order that the plan has, two kinds of step are tried, each priced by an [`Evaluator`]. First orders of the axes:
-//! ranks are counted with every axis fastest in turn, so that each kind of group gets to lie in the fastest domains. Then
-//! exchanges, from the largest blocks of the cluster to the smallest (leaves, nodes, domains, devices): what two blocks of
-//! equal shape carry changes places, idle devices included, and whatever is faster stays. The search ends when no exchange
-//! gains or its budget of evaluations is used. It draws nothing: equal questions have equal answers.
+//! From the order that the plan has, two kinds of step are tried, each priced by an [`Evaluator`]. First orders of the
+//! axes: ranks are counted with every axis fastest in turn, so that each kind of group gets to lie in the fastest
+//! domains. Then exchanges, from the largest blocks of the cluster to the smallest (leaves, nodes, domains, devices):
+//! what two blocks of equal shape carry changes places, idle devices included, and whatever is faster stays. The search
+//! ends when no exchange gains or its budget of evaluations is used. It draws nothing: equal questions have equal
+//! answers.
 
 #[cfg(test)]
 mod tests;
@@ -176,8 +177,8 @@ fn orders(axes: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// The device of every rank when devices are dealt out with the first axis of the order fastest. Axes are tensor, context, data
-/// and pipeline, ranks in their own order (tensor fastest, then context, data, pipeline).
+/// The device of every rank when devices are dealt out with the first axis of the order fastest. Axes are tensor,
+/// context, data and pipeline, ranks in their own order (tensor fastest, then context, data, pipeline).
 fn along(order: &[usize], sizes: [u32; 4], devices: &[DeviceId]) -> Vec<DeviceId> {
     let mut placement = devices.to_vec();
     for (number, device) in devices.iter().enumerate() {

@@ -50,9 +50,9 @@ pub use reports::Document;
 pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{DeviceChoice, Loaded, Scenario};
 pub use verbs::{
-    AblateRequest, CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest, Seeds,
-    Shard, Subject, SweepPoints, SweepRequest, TrainPolicyRequest, ValidateRequest, Validation, Vary, ablate,
-    calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, export, gather, import, init,
-    launch as launch_processes, merge_ablations, plan, quickstart, run, run_from, run_gathered, serve_launched,
-    simulate, size, stage_reports, sweep, take_part, train_policy, validate,
+    AblateRequest, CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest,
+    PlaceRequest, Seeds, Shard, Subject, SweepPoints, SweepRequest, TrainPolicyRequest, ValidateRequest, Validation,
+    Vary, ablate, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, export, gather,
+    import, init, launch as launch_processes, merge_ablations, place, plan, quickstart, run, run_from, run_gathered,
+    serve_launched, simulate, size, stage_reports, sweep, take_part, train_policy, validate,
 };

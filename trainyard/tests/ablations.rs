@@ -293,8 +293,8 @@ fn cells_without_a_plan_have_their_reasons() {
     assert!(rows.len() == 4 && rows.iter().all(|row| row.contains("does not fit") || row.contains("fit")), "{rows:?}");
 }
 
-/// The judge is `simulate`, the search is `plan`: a cell is what these say of the same policy, seed and budget. Policies that
-/// are said to draw nothing plan alike with any seed, and the others do not draw alike.
+/// The judge is `simulate`, the search is `plan`: a cell is what these say of the same policy, seed and budget.
+/// Policies that are said to draw nothing plan alike with any seed, and the others do not draw alike.
 #[test]
 fn cells_are_what_plan_and_simulate_say() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -147,3 +147,19 @@ fn mutated_outputs_never_panic() {
         });
     assert!(tried > 10_000 && good > 100 && bad > 1000, "{tried} {good} {bad}");
 }
+
+#[test]
+fn seats_of_ranks_are_read() {
+    let found = seats(WHOLE, "n.txt").expect("four ranks");
+    let seat = |host: &str, device| Seat { host: host.to_owned(), device };
+    assert_eq!(found, [seat("host-1", 0), seat("host-1", 1), seat("host-2", 0), seat("host-2", 1)]);
+    let refused = |from: &str, to: &str, words: &str| {
+        assert!(WHOLE.contains(from), "{from:?}");
+        let problems = seats(&WHOLE.replacen(from, to, 1), "n.txt").expect_err("not all ranks");
+        assert!(problems.iter().any(|problem| problem.to_string().contains(words)), "{problems:?} lacks {words}");
+    };
+    refused("Rank  1", "Rank  0", "line 4: lists rank 0 again");
+    refused("Rank  1", "Rank  x", "line 5: is truncated: rank 1 is not listed");
+    refused("host-1 device  1", "host-1 device  0", "line 4: gives rank 1 device 0 of host-1, which rank 0 has");
+    assert!(seats("", "n.txt").expect_err("nothing")[0].to_string().contains("lists none"));
+}

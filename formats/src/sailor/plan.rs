@@ -325,7 +325,12 @@ fn ends(pipeline: &Pipeline, layers: u32) -> Result<Vec<StagePlan>, (String, &'s
             let message = format!("stage {place} has no transformer layer of its own");
             return Err((message, "a layer at least, beside the embedding or the head"));
         };
-        stages.push(StagePlan { layers: vec![inner], recompute: Recompute::None, recompute_layers: None, tensor: None });
+        stages.push(StagePlan {
+            layers: vec![inner],
+            recompute: Recompute::None,
+            recompute_layers: None,
+            tensor: None,
+        });
     }
     Ok(stages)
 }

@@ -1,16 +1,16 @@
 //! Measured bandwidths between the devices of a node: what CUDA's `p2pBandwidthLatencyTest` and NVIDIA's `nvbandwidth`
 //! print.
 //!
-//! Of the several matrices that these print, the one read is of one direction, between devices, with direct access: what
-//! one device sends another while nothing else does.
+//! Of the several matrices that these print, the one read is of one direction, between devices, with direct access:
+//! what one device sends another while nothing else does.
 
 use ir::Problem;
 
 use super::Domains;
 use crate::text::{Faults, Line, lines};
 
-/// Two levels of bandwidth are two kinds of connection if the faster is at least this times the slower; what one kind of
-/// connection gives differs by less between pairs of a node.
+/// Two levels of bandwidth are two kinds of connection if the faster is at least this times the slower; what one kind
+/// of connection gives differs by less between pairs of a node.
 pub(super) const LEVELS_APART: f64 = 1.5;
 /// The most devices of one matrix.
 const MOST: usize = 1024;

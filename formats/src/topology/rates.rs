@@ -1,4 +1,5 @@
-//! A table of measured rates between all devices of a cluster, as people write it down, and the levels of domains in it.
+//! A table of measured rates between all devices of a cluster, as people write it down, and the levels of domains in
+//! it.
 //!
 //! ```text
 //! GB/s, n1:0, n1:1, n2:0, n2:1
@@ -39,9 +40,9 @@ pub struct Level {
 }
 
 impl Rates {
-    /// Domains from the fastest connections to the slowest. Rates are sorted, and where one is at least half as high again as
-    /// the one below it, two kinds of connection meet; each kind joins what the faster ones left apart. The last level is the
-    /// whole.
+    /// Domains from the fastest connections to the slowest. Rates are sorted, and where one is at least half as high
+    /// again as the one below it, two kinds of connection meet; each kind joins what the faster ones left apart. The
+    /// last level is the whole.
     #[must_use]
     pub fn levels(&self) -> Vec<Level> {
         let count = self.names.len();
@@ -72,8 +73,8 @@ impl Rates {
         order.into_iter().map(|(_, device)| device).collect()
     }
 
-    /// Pairs of one domain whose own connection is slower than those that join it by as much as two kinds differ: a link
-    /// that is down, or one that nothing but others carries. Rates are in bytes per second.
+    /// Pairs of one domain whose own connection is slower than those that join it by as much as two kinds differ: a
+    /// link that is down, or one that nothing but others carries. Rates are in bytes per second.
     #[must_use]
     pub fn slow_pairs(&self) -> Vec<(usize, usize, f64)> {
         let levels = self.levels();
@@ -87,12 +88,12 @@ impl Rates {
     }
 }
 
-/// Reads a table of rates, or what `p2pBandwidthLatencyTest` or `nvbandwidth` printed. `file_name` is the file as the person
-/// named it.
+/// Reads a table of rates, or what `p2pBandwidthLatencyTest` or `nvbandwidth` printed. `file_name` is the file as the
+/// person named it.
 ///
 /// # Errors
-/// Every fault with its line: a unit that is none, a table that is not square, cells that are no positive numbers, a device that
-/// another does not reach, and pairs whose two directions differ as two kinds of connection do.
+/// Every fault with its line: a unit that is none, a table that is not square, cells that are no positive numbers, a
+/// device that another does not reach, and pairs whose two directions differ as two kinds of connection do.
 pub fn read(text: &str, file_name: &str) -> Result<Rates, Vec<Problem>> {
     if text.contains("Matrix") || text.contains("bandwidth (GB/s)") {
         let matrix = bandwidth::read(text, file_name)?;

@@ -1,4 +1,5 @@
-//! The best time so far against evaluations: of each seed a staircase, of a policy their geometric mean with its interval.
+//! The best time so far against evaluations: of each seed a staircase, of a policy their geometric mean with its
+//! interval.
 
 use super::statistics::{Mean, Spread};
 use super::{Ablation, Planned};
@@ -29,7 +30,8 @@ fn best(cell: &Planned, evaluations: u64) -> Option<u64> {
 }
 
 impl Ablation {
-    /// Curves of a scenario, in order of the policies; none of those that found nothing, none at all if the baseline did not.
+    /// Curves of a scenario, in order of the policies; none of those that found nothing, none at all if the baseline
+    /// did not.
     pub(super) fn curves(&self, scenario: &str) -> Vec<Curve> {
         let last = |cell: &&super::Cell| cell.planned()?.curve.last().map(|(_, ns)| *ns as f64);
         let base: Vec<f64> = self.cells_of(scenario, &self.baseline).iter().filter_map(last).collect();

@@ -47,7 +47,8 @@ fn colour(index: usize) -> (Colour, bool) {
     (palette::CURVES[index % palette::CURVES.len()], index >= palette::CURVES.len())
 }
 
-/// The ratios of policies in groups, each a heading and a row for each policy, whose colour is that of its place in `policies`.
+/// The ratios of policies in groups, each a heading and a row for each policy, whose colour is that of its place in
+/// `policies`.
 pub(super) fn ratios(groups: &[(String, Vec<&Score>)], policies: &[&str], baseline: &str) -> Option<Scene> {
     let all = groups.iter().flat_map(|(_, scores)| scores).filter_map(|score| score.ratio);
     let ends = all.flat_map(|ratio| {

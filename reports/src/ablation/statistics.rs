@@ -1,9 +1,10 @@
 //! Ratios with what is known of their spread.
 //!
-//! Times are compared by their logarithms, so that ratios and their intervals are above zero and a geometric mean is a mean.
-//! A policy's mean over seeds is as uncertain as Student's t says of that many draws; ratios and means over scenarios are
-//! sums of independent means, whose degrees of freedom are those of Welch and Satterthwaite. What draws nothing has no
-//! spread and adds none. Scenarios are those that were chosen, not draws: the interval is of the seeds alone.
+//! Times are compared by their logarithms, so that ratios and their intervals are above zero and a geometric mean is a
+//! mean. A policy's mean over seeds is as uncertain as Student's t says of that many draws; ratios and means over
+//! scenarios are sums of independent means, whose degrees of freedom are those of Welch and Satterthwaite. What draws
+//! nothing has no spread and adds none. Scenarios are those that were chosen, not draws: the interval is of the seeds
+//! alone.
 
 use serde::Serialize;
 

@@ -160,7 +160,8 @@ fn order_does_not_matter() {
     assert_eq!(serde_json::from_str::<Cell>(&text).expect("as written"), cells[0]);
 }
 
-/// From 2 evaluations on each seed has a plan; at 7 they go down to the end, where the mean over the baseline's is the ratio.
+/// From 2 evaluations on each seed has a plan; at 7 they go down to the end, where the mean over the baseline's is the
+/// ratio.
 #[test]
 fn curves_are_means_of_staircases() {
     let mut cells = vec![cell("s", "a", None, Some(1000))];

@@ -32,8 +32,8 @@ fn all_orders(devices: &mut Vec<DeviceId>, at: usize, seen: &mut dyn FnMut(&[Dev
     }
 }
 
-/// On six devices of drawn clusters, from a drawn order: never worse than the order it began with, never better than the best of
-/// all 720, and at most 3 % from that; equal to it in nine of ten.
+/// On six devices of drawn clusters, from a drawn order: never worse than the order it began with, never better than
+/// the best of all 720, and at most 3 % from that; equal to it in nine of ten.
 #[test]
 fn found_orders_are_near_the_best_of_all() {
     let (mut cases, mut best_found, mut gains) = (0, 0, 0);

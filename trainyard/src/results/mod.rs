@@ -3,6 +3,7 @@
 mod ablate;
 mod exchange;
 mod explain;
+mod place;
 mod plan;
 mod scoreboard;
 mod size;
@@ -11,6 +12,7 @@ mod train_policy;
 pub use ablate::{AblateResult, AblationScores};
 pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
+pub use place::{GroupPlaces, PlaceReport, PlaceStep, PlacedAxis};
 pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
 pub use reports::long_run::LongRunSummary;
 pub use scoreboard::{CalibrateRowsReport, CheckScoreboardReport, FittedStack, RestErrors};

@@ -32,7 +32,8 @@ type Made = (usize, Wanted, Result<Cell, Error>);
 /// Makes cells on all cores; each is in the store as soon as it is there.
 ///
 /// # Errors
-/// [`Error::Interrupted`] if the person asked to stop, or what prevents writing: what was done so far is then in the folder.
+/// [`Error::Interrupted`] if the person asked to stop, or what prevents writing: what was done so far is then in the
+/// folder.
 pub(super) fn make(
     worlds: &[World],
     definition: &Definition,

@@ -26,8 +26,8 @@ use crate::{Context, Error};
 /// What `ablate` is asked.
 #[derive(Clone, Debug)]
 pub struct AblateRequest<'a> {
-    /// Scenario files, or folders with a `scenario.toml`. Their policies and written plans give way; what a policy must keep
-    /// to stays.
+    /// Scenario files, or folders with a `scenario.toml`. Their policies and written plans give way; what a policy must
+    /// keep to stays.
     pub scenarios: &'a [PathBuf],
     /// The policies.
     pub policies: &'a [PolicyName],
@@ -47,8 +47,8 @@ pub struct AblateRequest<'a> {
 ///
 /// # Errors
 /// [`Error::Input`] if a scenario cannot be read, a name stands twice, or the folder holds cells of another ablation;
-/// [`Error::Interrupted`] if the person asked to stop: what was done so far is then in the folder. What is wrong with a cell is
-/// its outcome.
+/// [`Error::Interrupted`] if the person asked to stop: what was done so far is then in the folder. What is wrong with a
+/// cell is its outcome.
 pub fn ablate(request: &AblateRequest<'_>, context: &Context<'_>) -> Result<AblateResult, Error> {
     let loaded = scenarios(request.scenarios)?;
     let definition = definition(request, &loaded)?;

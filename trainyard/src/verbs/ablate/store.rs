@@ -1,8 +1,8 @@
 //! The folder of an ablation: what it is, its cells as they come, and what is made of all of them.
 //!
-//! `ablation.toml` says what the ablation is. `cells.jsonl` grows by whole lines in whatever order cells end, so that one
-//! that was stopped, by whatever, goes on with what is missing; at the end it is written anew, in order. A cell counts only
-//! for the scenario text, budget and program that it was made with.
+//! `ablation.toml` says what the ablation is. `cells.jsonl` grows by whole lines in whatever order cells end, so that
+//! one that was stopped, by whatever, goes on with what is missing; at the end it is written anew, in order. A cell
+//! counts only for the scenario text, budget and program that it was made with.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -176,8 +176,8 @@ pub(super) fn ablation(definition: &Definition, cells: &Cells) -> Ablation {
     }
 }
 
-/// Writes the cells in order and, of a whole ablation, what is made of them. Equal cells give equal bytes, whoever made them
-/// and in whatever order.
+/// Writes the cells in order and, of a whole ablation, what is made of them. Equal cells give equal bytes, whoever made
+/// them and in whatever order.
 pub(super) fn finish(folder: &Path, definition: &Definition, cells: &Cells) -> Result<Vec<PathBuf>, Error> {
     let mut out = Output::open(folder)?;
     out.stage(DEFINITION, definition_text(definition).as_bytes())?;
