@@ -175,7 +175,7 @@ fn plans_with_profiles_are_simulated_as_predicted_and_go_round() {
         let planned = trainyard::plan(&loaded, &Context::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let simulated = simulate(&loaded, &Context::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let (closed, events) = (planned.prediction.iteration_ms, simulated.prediction.iteration_ms);
-        assert!((closed / events - 1.0).abs() < 0.02, "seed {seed}: {closed} against {events} ms\n{text}");
+        assert!((closed / events - 1.0).abs() < 1e-9, "seed {seed}: {closed} against {events} ms\n{text}");
 
         let report =
             export(&loaded, ExportTarget::Sailor, &Context::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
