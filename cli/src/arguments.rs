@@ -64,6 +64,8 @@ pub(crate) enum FromChoice {
     Torchtitan,
     /// DeepSpeed's JSON
     Deepspeed,
+    /// A plan of Sailor's
+    Sailor,
 }
 
 /// For whom `export` writes.
@@ -77,6 +79,8 @@ pub(crate) enum ToChoice {
     Deepspeed,
     /// A table of ranks: node, device and place on every axis
     RankMap,
+    /// A plan that Sailor's simulator judges
+    Sailor,
 }
 
 /// What ranks compute on.
@@ -294,7 +298,16 @@ pub(crate) enum Verb {
         /// What predictions may know of a table
         #[arg(long, value_name = "SCORE", default_value = "all", value_enum)]
         score: ScoreChoice,
-        /// Folder for the page: scoreboard.md, .html, .csv, .json and pictures
+        /// Measured plans in Sailor's format, a file or a folder, in place of tables: predicted with a scenario
+        #[arg(long, value_name = "PATH", requires = "scenario", conflicts_with_all = ["files", "leave_out", "refit"])]
+        plans: Option<PathBuf>,
+        /// The cluster, model, training and profiles of those plans
+        #[arg(long, value_name = "SCENARIO", requires = "plans")]
+        scenario: Option<PathBuf>,
+        /// Sizes of the model's layers, for the memory of those plans
+        #[arg(long, value_name = "FILE", requires = "plans")]
+        layers: Option<PathBuf>,
+        /// Folder for the page: scoreboard.md, .html, .csv, .json and pictures; of plans, sailor.md
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         #[command(flatten)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use owo_colors::OwoColorize as _;
 use trainyard::results::{ExportReport, ImportReport, json};
-use trainyard::{Context, Error, ExportTarget, ImportRequest, Tool, output, scenario};
+use trainyard::{Context, Error, ExportTarget, ImportRequest, ImportSource, Tool, output, scenario};
 
 use crate::answer::Answer;
 use crate::arguments::{FromChoice, ToChoice, Verb};
@@ -17,7 +17,7 @@ pub(crate) fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error
         Verb::Import { file, from, cluster, model, sequence_length, global_batch, out, force, .. } => {
             let request = ImportRequest {
                 file,
-                from: from.map(tool),
+                from: from.map(source),
                 model: model.as_deref(),
                 cluster,
                 sequence_length: *sequence_length,
@@ -50,11 +50,12 @@ pub(crate) fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error
     }
 }
 
-const fn tool(choice: FromChoice) -> Tool {
+const fn source(choice: FromChoice) -> ImportSource {
     match choice {
-        FromChoice::Megatron => Tool::Megatron,
-        FromChoice::Torchtitan => Tool::Torchtitan,
-        FromChoice::Deepspeed => Tool::DeepSpeed,
+        FromChoice::Megatron => ImportSource::Tool(Tool::Megatron),
+        FromChoice::Torchtitan => ImportSource::Tool(Tool::Torchtitan),
+        FromChoice::Deepspeed => ImportSource::Tool(Tool::DeepSpeed),
+        FromChoice::Sailor => ImportSource::Sailor,
     }
 }
 
@@ -64,6 +65,7 @@ const fn target(choice: ToChoice) -> ExportTarget {
         ToChoice::Torchtitan => ExportTarget::Tool(Tool::Torchtitan),
         ToChoice::Deepspeed => ExportTarget::Tool(Tool::DeepSpeed),
         ToChoice::RankMap => ExportTarget::RankMap,
+        ToChoice::Sailor => ExportTarget::Sailor,
     }
 }
 

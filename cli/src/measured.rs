@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use owo_colors::OwoColorize as _;
 use trainyard::results::{CalibrateRowsReport, CheckScoreboardReport, RestErrors, json};
 use trainyard::{
-    CalibrateRowsRequest, Context, Error, Output, ScoreKind, ScoreSet, Scoreboard, ValidateRequest, Validation, output,
+    CalibrateRowsRequest, Context, Error, Output, PlansRequest, ScoreKind, ScoreSet, Scoreboard, ValidateRequest,
+    Validation, output,
 };
 
 use crate::answer::{Answer, stage};
@@ -38,9 +39,28 @@ pub(crate) fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error
             let code = if report.passed { exit::OK } else { exit::WORSE };
             Ok(Answer { json: json(&report), summary: checked(&report), code })
         }
+        Verb::Validate { plans: Some(plans), scenario: Some(scenario), layers, out, .. } => {
+            let request = PlansRequest { scenario, plans, layers: layers.as_deref() };
+            measured_plans(&request, out.as_deref(), context)
+        }
         Verb::Validate { .. } => validate(verb, context),
         _ => unreachable!("{} is not about measured rows", verb.name()),
     }
+}
+
+/// Plans in Sailor's format.
+fn measured_plans(request: &PlansRequest<'_>, out: Option<&Path>, context: &Context<'_>) -> Result<Answer, Error> {
+    let mut out = out.map(Output::open).transpose()?;
+    let mut report = trainyard::validate_plans(request, context)?;
+    if let Some(out) = &out {
+        report.command.push_str(&format!(" --out {}", out.folder().display()));
+    }
+    stage(&mut out, "sailor.md", report.markdown().as_bytes())?;
+    if let Some(out) = out {
+        out.commit()?;
+    }
+    let code = if report.rows.iter().any(|row| row.predicted_s.is_some()) { exit::OK } else { exit::INPUT };
+    Ok(Answer { json: report.json(), summary: report.markdown(), code })
 }
 
 fn validate(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cost::{Calibration, CollectivePoints, CostModel, GraphUse, PrecisionClass, Stack, StackKey};
+use cost::{Calibration, CollectivePoints, CostModel, GraphUse, PrecisionClass, Profile, Stack, StackKey};
 use ir::{Backend as _, Candidate, Infeasible, Plan, Prediction, Timeline, VerifiedProgram};
 use reports::Metrics;
 use sched::Start;
@@ -24,7 +24,7 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
     let cluster = scenario.cluster.clone();
     let result = match &scenario.cost {
         CostChoice::PassTable(table) => CostModel::with_pass_table(cluster, table.clone()),
-        CostChoice::Calibration { file, collectives, interference } => {
+        CostChoice::Calibration { file, collectives, interference, profiles } => {
             let mut all: Vec<Calibration> = Vec::new();
             if let Some((name, text)) = file {
                 all.push(Calibration::from_toml(text, name).map_err(|problems| {
@@ -47,7 +47,12 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
                 all.iter_mut().for_each(|calibration| calibration.interference.clone_from(own));
             }
             let stack = stack(loaded, &all)?;
-            CostModel::new(cluster, all).map(|model| match stack {
+            let profiles: Vec<Profile> = profiles.iter().map(|choice| choice.profile.clone()).collect();
+            let model = CostModel::new(cluster, all).and_then(|model| match profiles.is_empty() {
+                true => Ok(model),
+                false => model.with_profiles(&profiles, &scenario.model),
+            });
+            model.map(|model| match stack {
                 Some(stack) => model.with_stack(stack),
                 None => model,
             })

@@ -27,6 +27,7 @@ mod job;
 pub mod launch;
 mod long_run;
 pub mod output;
+pub mod plans;
 mod policy;
 mod progress;
 mod read;
@@ -45,14 +46,15 @@ pub use error::{Error, InputError};
 pub use formats::training::Tool;
 pub use launch::{Launch, Launcher};
 pub use output::Output;
+pub use plans::{PlansReport, PlansRequest, validate_plans};
 pub use progress::{Context, Progress};
 pub use reports::Document;
 pub use reports::scoreboard::{ScoreKind, ScoreSet, ScoreTable, Scoreboard};
 pub use scenario::{DeviceChoice, Loaded, Scenario};
 pub use verbs::{
-    AblateRequest, CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest,
-    PlaceRequest, Seeds, Shard, Subject, SweepPoints, SweepRequest, TrainPolicyRequest, ValidateRequest, Validation,
-    Vary, ablate, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain, export, gather,
-    import, init, launch as launch_processes, merge_ablations, place, plan, quickstart, run, run_from, run_gathered,
-    serve_launched, simulate, size, stage_reports, sweep, take_part, train_policy, validate,
+    AblateRequest, CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, ImportSource, InitRequest,
+    LaunchRequest, PlaceRequest, Seeds, Shard, Subject, SweepPoints, SweepRequest, TrainPolicyRequest, ValidateRequest,
+    Validation, Vary, ablate, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain,
+    export, gather, import, init, launch as launch_processes, merge_ablations, place, plan, quickstart, run, run_from,
+    run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part, train_policy, validate,
 };

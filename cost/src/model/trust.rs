@@ -135,6 +135,7 @@ impl CostModel {
             notes.extend(slowing_note(program, kind.name.as_str(), &prepared.calibration.interference));
             if let Some(profile) = self.profile(id) {
                 notes.extend(profile.notes(&kind.name, program.shape()));
+                notes.extend(halves_note(program, &kind.name));
                 continue;
             }
             let mut assumed: Vec<String> = Vec::new();
@@ -162,6 +163,13 @@ impl CostModel {
         }
         notes
     }
+}
+
+/// What is said of a backward pass that was measured whole, where a program carries it out in two.
+fn halves_note(program: &Program, kind: &str) -> Option<String> {
+    let is_half = |one: &Instruction| matches!(one.op, Op::Compute { pass: Pass::BackwardWeight, .. });
+    let split = program.roles.iter().any(|role| role.instructions().iter().any(is_half));
+    split.then(|| format!("assumed on {kind}: weight gradients take half of a measured backward pass"))
 }
 
 /// What is said of compute and collectives beside each other, where a program has them and nobody measured what they do.

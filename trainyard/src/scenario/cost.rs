@@ -5,6 +5,7 @@ use std::path::Path;
 use cost::{Calibration, CollectivePoints, Interference, PassTable, StagePasses};
 use ir::{Cluster, SimDuration};
 
+use super::profiles::{self, ProfileChoice};
 use super::{Sight, collectives};
 use crate::read::{Table, Value};
 
@@ -19,6 +20,8 @@ pub enum CostChoice {
         collectives: Vec<CollectivePoints>,
         /// How compute and exchanges slow each other, in place of what every calibration says.
         interference: Option<Interference>,
+        /// Measured layers, before those of every calibration.
+        profiles: Vec<ProfileChoice>,
     },
     /// Durations of whole passes of each pipeline position.
     PassTable(PassTable),
@@ -26,7 +29,7 @@ pub enum CostChoice {
 
 impl Default for CostChoice {
     fn default() -> Self {
-        Self::Calibration { file: None, collectives: Vec::new(), interference: None }
+        Self::Calibration { file: None, collectives: Vec::new(), interference: None, profiles: Vec::new() }
     }
 }
 
@@ -74,6 +77,7 @@ fn calibration(
 ) -> Option<CostChoice> {
     let collectives = table.get("collectives").map_or(Some(Vec::new()), |v| collectives::read(&v, sight, cluster));
     let interference = interference(table);
+    let profiles = table.get("profiles").map_or(Some(Vec::new()), |v| profiles::read(&v, sight, cluster));
     let file = match (table.get("file"), table.get("calibration")) {
         (Some(_), Some(text)) => {
             text.problem("a file and a calibration written out exclude each other", None);
@@ -91,7 +95,7 @@ fn calibration(
         }
         (None, None) => None,
     };
-    Some(CostChoice::Calibration { file, collectives: collectives?, interference: interference? })
+    Some(CostChoice::Calibration { file, collectives: collectives?, interference: interference?, profiles: profiles? })
 }
 
 /// Reports a calibration that none of the cluster's devices asks for. What else is wrong with it is said when it is used.

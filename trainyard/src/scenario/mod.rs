@@ -30,6 +30,7 @@ mod failures;
 pub(crate) mod model;
 mod plan;
 mod print;
+pub(crate) mod profiles;
 pub(crate) mod run;
 mod schema;
 mod size;
@@ -44,6 +45,7 @@ use std::path::{Path, PathBuf};
 use ir::{Cluster, Model, Problem, Workload};
 
 pub use self::cost::CostChoice;
+pub use self::profiles::ProfileChoice;
 pub use data::{DataChoice, Documents, ReportChoice, ReportFormat, TextFiles};
 pub use failures::{CheckpointChoice, CheckpointInterval, CheckpointStorage, FailureChoice, FailureRate};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};

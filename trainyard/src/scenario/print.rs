@@ -19,7 +19,9 @@ use size::{models_table, size_table};
 
 use super::plan::{ALL, MANUAL, OFFLOADED, Written, written};
 use super::training::NO_CLIPPING;
-use super::{CostChoice, DataChoice, Offload, PlanChoice, PlanKeys, SCHEMA_VERSION, Scenario, StackChoice, data};
+use super::{
+    CostChoice, DataChoice, Offload, PlanChoice, PlanKeys, ProfileChoice, SCHEMA_VERSION, Scenario, StackChoice, data,
+};
 
 fn text(value: impl Display) -> Value {
     Value::String(value.to_string())
@@ -296,6 +298,9 @@ fn recipe_table(recipe: &Recipe) -> Table {
         ("cuda_graphs", recipe.cuda_graphs.into()),
         ("expert_imbalance", Value::Float(recipe.expert_imbalance)),
     ]);
+    if recipe.blocking_messages {
+        entries.insert("blocking_messages".to_owned(), true.into());
+    }
     if recipe.balance_loss > 0.0 {
         entries.insert("balance_loss".to_owned(), Value::Float(recipe.balance_loss));
     }
@@ -489,7 +494,7 @@ fn cost_table(cost: &CostChoice, stack: &StackChoice) -> Table {
 
 fn durations_table(cost: &CostChoice) -> Table {
     match cost {
-        CostChoice::Calibration { file, collectives, interference } => {
+        CostChoice::Calibration { file, collectives, interference, profiles } => {
             let mut entries = table([("source", text("calibration"))]);
             if let Some((_, content)) = file {
                 entries.insert("calibration".to_owned(), text(content));
@@ -497,6 +502,9 @@ fn durations_table(cost: &CostChoice) -> Table {
             if !collectives.is_empty() {
                 let rows = collectives.iter().map(collective).collect();
                 entries.insert("collectives".to_owned(), Value::Array(rows));
+            }
+            if !profiles.is_empty() {
+                entries.insert("profiles".to_owned(), Value::Array(profiles.iter().map(profile).collect()));
             }
             if let Some(own) = interference {
                 let factors = [("compute", own.compute), ("communication", own.communication)];
@@ -524,6 +532,16 @@ fn durations_table(cost: &CostChoice) -> Table {
             ])
         }
     }
+}
+
+fn profile(of: &ProfileChoice) -> Value {
+    table([
+        ("device", text(&of.profile.device)),
+        ("profile", text(&of.text)),
+        ("interpolate", of.profile.interpolate.into()),
+        ("source", text(&of.profile.source)),
+    ])
+    .into()
 }
 
 fn collective(of: &cost::CollectivePoints) -> Value {

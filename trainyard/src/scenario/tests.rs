@@ -5,6 +5,7 @@ use std::path::Path;
 use super::*;
 
 mod observed;
+mod profiles;
 mod weights;
 
 const GOOD: &str = r#"name = "t"

@@ -81,6 +81,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
     let reduced_gradients = format("reduced_gradients", default.reduced_gradients);
     let early_stop_recompute = flag("early_stop_recompute", default.early_stop_recompute);
     let scattered_messages = flag("scattered_messages", default.scattered_messages);
+    let blocking_messages = flag("blocking_messages", default.blocking_messages);
     let deduplicated_dispatch = flag("deduplicated_dispatch", default.deduplicated_dispatch);
     let cuda_graphs = flag("cuda_graphs", default.cuda_graphs);
     let document_length = table.get("document_length").map_or(Some(None), |v| v.count().map(Some));
@@ -100,6 +101,7 @@ fn recipe(table: &Table<'_>) -> Option<Recipe> {
         reduced_gradients: reduced_gradients?,
         early_stop_recompute: early_stop_recompute?,
         scattered_messages: scattered_messages?,
+        blocking_messages: blocking_messages?,
         deduplicated_dispatch: deduplicated_dispatch?,
         cuda_graphs: cuda_graphs?,
         document_length: document_length?,

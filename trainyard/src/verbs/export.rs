@@ -1,14 +1,14 @@
 //! `export`: a plan in another tool's words.
 
 use formats::training::{self, Asked, Divided, ModelGiven, ModelSource, Tool};
-use formats::{deepspeed, megatron, rank_map, torchtitan};
+use formats::{deepspeed, megatron, rank_map, sailor, torchtitan};
 use ir::{Cluster, ContextMethod, Model, Plan, Problem, Schedule, ZeroStage};
 
 use super::import::runtime;
 use crate::catalog::Catalog;
 use crate::job::Job;
 use crate::results::{ExportReport, Header, PlanSummary};
-use crate::scenario::{self, Loaded};
+use crate::scenario::{self, CostChoice, Loaded, Scenario};
 use crate::{Context, Error};
 
 /// For whom a plan is written.
@@ -18,6 +18,8 @@ pub enum ExportTarget {
     Tool(Tool),
     /// Whoever places ranks: a table of them.
     RankMap,
+    /// Sailor: a plan that its simulator judges.
+    Sailor,
 }
 
 impl ExportTarget {
@@ -27,6 +29,7 @@ impl ExportTarget {
         match self {
             Self::Tool(tool) => tool.word(),
             Self::RankMap => "rank-map",
+            Self::Sailor => "sailor",
         }
     }
 }
@@ -50,13 +53,16 @@ pub fn export(loaded: &Loaded, target: ExportTarget, context: &Context<'_>) -> R
     let written = match target {
         ExportTarget::Tool(tool) => of_tool(tool, of, &scenario.cluster, &mut notes),
         ExportTarget::RankMap => rank_map::rank_map(plan, &scenario.cluster),
+        ExportTarget::Sailor => of_sailor(loaded, plan, decision.prediction.iteration.seconds()),
     };
     let text = written.map_err(|problems| loaded.error(problems))?;
+    // JSON has no comments.
+    let is_json = matches!(target, ExportTarget::Sailor | ExportTarget::Tool(Tool::DeepSpeed));
     Ok(ExportReport {
         header: Header::new("export", &scenario.name),
         target: target.word(),
         plan: PlanSummary::of(plan),
-        text: if target == ExportTarget::Tool(Tool::DeepSpeed) { text } else { with_notes(&text, &notes) },
+        text: if is_json { text } else { with_notes(&text, &notes) },
         notes,
     })
 }
@@ -68,6 +74,33 @@ fn with_notes(text: &str, notes: &[String]) -> String {
         Some((first, rest)) if first.starts_with("#!") => format!("{first}\n{comments}{rest}"),
         _ => comments + text,
     }
+}
+
+/// The plan as Sailor has it, which reads back to the same degrees, cuts and kinds of device.
+fn of_sailor(loaded: &Loaded, plan: &Plan, seconds: f64) -> Result<String, Vec<Problem>> {
+    let Scenario { model, workload, cluster, .. } = &loaded.scenario;
+    let text = sailor::of_plan(model, (workload.global_batch, plan), cluster, behind(loaded), Some(seconds))?;
+    let read = sailor::plan(&text, "sailor")?;
+    let again = crate::plans::of_ours(&read, loaded)?;
+    let kinds = |of: &Plan| -> Vec<_> {
+        let ranks = 0..u32::try_from(of.world()).unwrap_or(u32::MAX);
+        ranks.map(|rank| cluster.place(of.device(ir::Rank::new(rank))).device_kind).collect()
+    };
+    let degrees = |of: &Plan| (of.data, of.tensor, of.microbatch_size, of.microbatches, of.stages.clone());
+    if degrees(&again) == degrees(plan) && kinds(&again) == kinds(plan) {
+        return Ok(text);
+    }
+    let message = "Sailor would read another plan: its nodes are filled in the order of ranks";
+    Err(vec![Problem::new("plan.placement", message).hint("ranks on devices in order, or export --to rank-map")])
+}
+
+/// How many of Sailor's layers follow the transformer's: as many as the scenario's profiles have, else the one that the
+/// final norm and the head are together.
+fn behind(loaded: &Loaded) -> u32 {
+    let CostChoice::Calibration { profiles, .. } = &loaded.scenario.cost else { return 1 };
+    let layers = profiles.first().and_then(|choice| choice.profile.points.first()).map(|point| point.layers.len());
+    let behind = layers.and_then(|layers| u32::try_from(layers).ok()?.checked_sub(loaded.scenario.model.layers + 1));
+    behind.filter(|behind| (1..=2).contains(behind)).unwrap_or(1)
 }
 
 fn of_tool(

@@ -5,6 +5,7 @@ use std::path::Path;
 use formats::training::{self, Asked, Assumption, Divided, ModelGiven, ModelSource, Tool};
 use ir::{Cluster, Infeasible, Model, Plan, Problem, Workload};
 
+use super::import_sailor;
 use crate::catalog::{Catalog, calibrations};
 use crate::error::InputError;
 use crate::results::{Header, ImportReport, PlanSummary};
@@ -19,7 +20,7 @@ pub struct ImportRequest<'a> {
     /// The file.
     pub file: &'a Path,
     /// Whose file it is; `None`: whose content it has.
-    pub from: Option<Tool>,
+    pub from: Option<ImportSource>,
     /// A model of the catalog, or the path of a Hugging Face `config.json`, where the file does not say what is trained.
     pub model: Option<&'a str>,
     /// Nodes by name and count, such as `32 x dgx-h100`; empty: as many as the file speaks of, of a common kind.
@@ -32,6 +33,15 @@ pub struct ImportRequest<'a> {
     pub out: &'a Path,
     /// Whether to replace one that is there.
     pub force: bool,
+}
+
+/// Whose file is imported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImportSource {
+    /// That of software that trains.
+    Tool(Tool),
+    /// A plan in Sailor's format.
+    Sailor,
 }
 
 /// The node where nothing else is said.
@@ -63,7 +73,13 @@ fn imported(request: &ImportRequest<'_>) -> Result<ImportReport, Error> {
     sources.add(file.clone(), text.clone());
     let wrong = |problems| Error::Input(InputError { problems, sources: sources.clone() });
     let given = if request.model.is_some() { ModelGiven::Yes } else { ModelGiven::No };
-    let training = training::read(&text, &file, request.from, given).map_err(wrong)?;
+    let tool = match request.from {
+        Some(ImportSource::Sailor) => return import_sailor::imported(request, &text, &sources),
+        None if import_sailor::is_one(&text) => return import_sailor::imported(request, &text, &sources),
+        Some(ImportSource::Tool(tool)) => Some(tool),
+        None => None,
+    };
+    let training = training::read(&text, &file, tool, given).map_err(wrong)?;
     let (model, is_known) = model(&training.model, request)?;
     let mut report = training.report.clone();
     let (nodes, cluster) = cluster(request, training.devices, &mut report.assumed).map_err(|fault| match fault {
@@ -104,7 +120,7 @@ fn imported(request: &ImportRequest<'_>) -> Result<ImportReport, Error> {
 }
 
 /// The model that is trained, and whether the catalog has it under its name.
-fn model(source: &ModelSource, request: &ImportRequest<'_>) -> Result<(Model, bool), Error> {
+pub(super) fn model(source: &ModelSource, request: &ImportRequest<'_>) -> Result<(Model, bool), Error> {
     let catalog = Catalog::embedded();
     match (source, request.model) {
         (ModelSource::File(_), Some(name)) => {
@@ -138,7 +154,7 @@ fn probe(cluster: &str, model: &str) -> Result<scenario::Scenario, Error> {
 }
 
 /// Why there is no cluster.
-enum Fault {
+pub(super) enum Fault {
     /// What was named is wrong.
     Own(Error),
     /// Nothing says how large it is.
@@ -146,7 +162,7 @@ enum Fault {
 }
 
 /// The nodes, by name and count, and the cluster of them.
-fn cluster(
+pub(super) fn cluster(
     request: &ImportRequest<'_>,
     devices: Option<u64>,
     assumed: &mut Vec<Assumption>,
@@ -195,7 +211,7 @@ pub(super) const fn runtime(tool: Tool) -> sched::Runtime {
 }
 
 /// The class of the software on the first kind of device.
-fn stack(tool: Tool, cluster: &Cluster) -> String {
+pub(super) fn stack(tool: Tool, cluster: &Cluster) -> String {
     let class = match tool {
         Tool::Megatron => "megatron",
         Tool::Torchtitan => "pytorch-fsdp",
@@ -208,7 +224,7 @@ fn stack(tool: Tool, cluster: &Cluster) -> String {
 }
 
 /// The draft's text, which reads back to what it was made of and can be carried out.
-fn checked(draft: &Draft<'_>, out: &Path, cluster: &Cluster) -> Result<String, Error> {
+pub(super) fn checked(draft: &Draft<'_>, out: &Path, cluster: &Cluster) -> Result<String, Error> {
     let text = draft.written();
     let base = out.parent().unwrap_or(Path::new(""));
     let loaded = scenario::parse(&out.display().to_string(), &text, base)?;

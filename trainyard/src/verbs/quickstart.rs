@@ -30,6 +30,7 @@ pub fn quickstart(folder: &Path, context: &Context<'_>) -> Result<QuickstartRepo
         file: Some(("calibration.toml".to_owned(), calibration.calibration_toml.clone())),
         collectives: Vec::new(),
         interference: None,
+        profiles: Vec::new(),
     };
     let job = Job::new(&loaded, Some(&measured))?;
     let planned = plan::report(&job, context)?;

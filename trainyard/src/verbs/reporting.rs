@@ -5,7 +5,7 @@ use reports::{LossCurve, Process, Report, ReportInput};
 
 use crate::facts;
 use crate::results::{CompareReport, RunReport, SimulateReport};
-use crate::scenario::{CostChoice, Loaded, ReportFormat, Scenario};
+use crate::scenario::{CostChoice, Loaded, ProfileChoice, ReportFormat, Scenario};
 use crate::{Error, Output};
 
 /// What a report is of.
@@ -114,6 +114,17 @@ fn input<'a>(scenario: &'a Scenario, subject: Subject<'a>) -> ReportInput<'a> {
     }
 }
 
+/// Where passes of each profiled device come from.
+fn profiles(scenario: &Scenario) -> Vec<(String, String)> {
+    let CostChoice::Calibration { profiles, .. } = &scenario.cost else { return Vec::new() };
+    let of = |choice: &ProfileChoice| {
+        let how = if choice.profile.interpolate { "measured, interpolated between microbatches" } else { "measured" };
+        let gaps: String = choice.gaps.iter().map(|gap| format!("; {gap}")).collect();
+        (format!("passes on {}", choice.profile.device), format!("{how}: {}{gaps}", choice.profile.source))
+    };
+    profiles.iter().map(of).collect()
+}
+
 fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)> {
     let mut list = vec![
         ("trainyard".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
@@ -130,6 +141,7 @@ fn provenance(scenario: &Scenario, subject: Subject<'_>) -> Vec<(String, String)
         }
     };
     list.push(("calibration".to_owned(), cost));
+    list.extend(profiles(scenario));
     if let Some(report) = subject.simulated() {
         let basis = &report.prediction.basis;
         let share = |share: f64| format!("{:.1} %", share * 100.0);
