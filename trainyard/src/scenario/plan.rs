@@ -138,7 +138,13 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         let problem = Problem::new(table.path_of(key), "is what dynprog decides");
         table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
     }
-    if !refused.is_empty() {
+    let tensors = keys.tensor.as_ref().filter(|tensors| tensors.len() > 1);
+    if let Some(tensors) = tensors {
+        let message = format!("{tensors:?} is a degree for each stage, and {} has one for all", policy.name());
+        let hint = "one number, or policy = \"manual\"";
+        table.report_at("tensor", Problem::new(table.path_of("tensor"), message).hint(hint));
+    }
+    if !refused.is_empty() || tensors.is_some() {
         return None;
     }
     let stages = keys.pipeline.map_or_else(|| keys.layers_per_stage.as_ref().map(Vec::len), |p| Some(p as usize));
