@@ -13,5 +13,6 @@ pub mod dice;
 pub mod peaks;
 pub mod swarm;
 mod trained;
+mod unlike;
 mod wide;
 pub mod workspace;

@@ -116,6 +116,19 @@ fn any_plan_goes_on_from_what_another_wrote() {
     assert!(3 * others >= all, "only {others} of {all} other plans have several ranks");
 }
 
+/// The same of stages with unlike tensor degrees, whose other plans have one or others.
+#[test]
+fn stages_of_unlike_tensor_degrees_go_on_from_what_others_wrote() {
+    for_each_long_seed(10, |seed| {
+        let case = Case::unlike(seed, 10);
+        let other = another(&case, seed, if seed % 2 == 0 { Case::unlike } else { Case::trained });
+        let (alone, _) = train(backend(&case, Routing::Free), &case, 0..ITERATIONS);
+        check(&case, &case, &alone, &Routing::Free);
+        check(&case, &other, &alone, &Routing::Free);
+        check(&other, &case, &alone, &Routing::Free);
+    });
+}
+
 /// The same of experts and of sequences that ranks share, with the routing of one run.
 #[test]
 fn experts_and_shared_sequences_go_on_from_what_another_plan_wrote() {

@@ -56,6 +56,11 @@ fn folding_changes_nothing_over_all_axes() {
 }
 
 #[test]
+fn folding_changes_nothing_where_stages_have_unlike_tensor_degrees() {
+    for_each_seed(150, |seed| folded_equals_flat(&Case::unlike_spread(seed, 48)));
+}
+
+#[test]
 fn folding_changes_nothing_on_hundreds_of_devices() {
     for_each_seed(16, |seed| {
         let large = |seed: &u64| Case::spread(*seed, 256);

@@ -3,7 +3,7 @@
 use ir::{Bytes, BytesPerSecond, GradientFormat, Plan, SimDuration, VocabularyDivision, Workload, ZeroStage};
 
 /// Bytes of a checkpoint of a plan: every parameter and the optimizer's state once, whoever holds copies, with the
-/// vocabulary as it is padded.
+/// vocabulary as it is padded (of stages with unlike tensor degrees, by the most).
 ///
 /// | | bytes of a parameter |
 /// |---|---|
@@ -14,7 +14,7 @@ use ir::{Bytes, BytesPerSecond, GradientFormat, Plan, SimDuration, VocabularyDiv
 #[must_use]
 pub fn checkpoint_bytes(model: &ir::Model, workload: &Workload, plan: &Plan) -> Bytes {
     let parts = match plan.sharing.vocabulary {
-        VocabularyDivision::Ends => plan.tensor,
+        VocabularyDivision::Ends => plan.tensors().max().unwrap_or(plan.tensor),
         VocabularyDivision::TwoBarriers | VocabularyDivision::OneBarrier | VocabularyDivision::Interlaced => {
             plan.tensor * plan.pipeline()
         }

@@ -23,7 +23,7 @@ pub const COLUMNS: [&str; 12] = [
 /// A table of comma-separated values with a line for each rank, below lines of comment that say how ranks are numbered.
 ///
 /// # Errors
-/// Devices that the cluster does not have.
+/// Devices that the cluster does not have, and stages of unlike tensor degrees.
 pub fn rank_map(plan: &Plan, cluster: &Cluster) -> Result<String, Vec<Problem>> {
     let (world, devices) = (plan.world(), cluster.devices());
     let placed = plan.placement.iter().map(|device| u64::from(device.raw()) + 1).max().unwrap_or(world);
@@ -35,6 +35,10 @@ pub fn rank_map(plan: &Plan, cluster: &Cluster) -> Result<String, Vec<Problem>> 
     if !plan.placement.is_empty() && plan.placement.len() as u64 != world {
         let message = format!("places {} ranks, and there are {world}", plan.placement.len());
         return Err(vec![Problem::new("plan.placement", message).hint("one device for each rank")]);
+    }
+    if plan.has_unlike_tensors() {
+        let message = "stages of unlike tensor degrees are not in Megatron-LM's order of ranks";
+        return Err(vec![Problem::new("plan.tensor", message).hint("one degree for all stages")]);
     }
     let mut out = String::from(
         "# Ranks in Megatron-LM's order: tensor fastest, then context, data and pipeline:\n\

@@ -24,6 +24,11 @@ impl Refusals {
             self.refuse(subject, message, hint);
         }
     }
+    /// No software that is written for has them.
+    pub(crate) fn unlike_tensors(&mut self, plan: &Plan) {
+        let hint = "one degree for all stages";
+        self.refuse_if(plan.has_unlike_tensors(), "plan.tensor", "a tensor degree for each stage", hint);
+    }
     /// What neither torchtitan nor DeepSpeed can be told.
     pub(crate) fn common(&mut self, workload: &Workload, plan: &Plan) {
         let is_automatic = plan.collective == CollectiveAlgorithm::Automatic;
@@ -36,6 +41,7 @@ impl Refusals {
         );
         let unequal = !plan.shares.are_equal();
         self.refuse_if(unequal, "plan.microbatches", "replicas that take unlike shares", "one number for all of them");
+        self.unlike_tensors(plan);
         let divided = !plan.sharing.vocabulary.is_ends();
         self.refuse_if(divided, "plan.vocabulary", "a vocabulary divided over stages", "ends");
         let packed = workload.recipe.document_length.is_some();

@@ -168,7 +168,11 @@ pub fn division(program: &Program) -> String {
         "{}: data {} \u{d7} tensor {} \u{d7} pipeline {}",
         plural(u64::from(program.world()), "rank", "ranks"),
         layout.data,
-        layout.tensor,
+        if layout.has_unlike_tensors() {
+            layout.tensors.iter().map(u32::to_string).collect::<Vec<_>>().join("/")
+        } else {
+            layout.tensor.to_string()
+        },
         layout.pipeline
     );
     if layout.sequence_parallel {

@@ -20,7 +20,7 @@ fn ranks(plan: &Plan) -> impl Iterator<Item = Rank> {
 /// Memory of the smallest device of each pipeline position.
 pub(crate) fn capacity(scenario: &Scenario, plan: &Plan) -> Vec<Bytes> {
     let memory = |position: u32| {
-        let ranks = (0..plan.replicas()).flat_map(|d| (0..plan.tensor).map(move |t| (d, t)));
+        let ranks = (0..plan.replicas()).flat_map(|d| (0..plan.tensor_at(position)).map(move |t| (d, t)));
         ranks.map(|(d, t)| device(scenario, plan, plan.rank(position, d, t)).memory).min().unwrap_or(Bytes::ZERO)
     };
     (0..plan.pipeline()).map(memory).collect()

@@ -120,12 +120,17 @@ fn stages(keys: &PlanKeys) -> (Option<u32>, Option<u32>) {
     (keys.pipeline.or(listed.map(|stages| count(stages.len()))).or(rows), chunks)
 }
 
+/// The tensor degree that is written for all stages.
+fn one_tensor(keys: &PlanKeys) -> Option<u32> {
+    keys.tensor.as_ref().and_then(|tensors| tensors.first().copied())
+}
+
 /// What the keys leave to no rule of thumb.
 fn held(keys: &PlanKeys) -> Held {
     let (pipeline, chunks) = stages(keys);
     Held {
         data: keys.data,
-        tensor: keys.tensor,
+        tensor: one_tensor(keys),
         context: keys.context,
         pipeline,
         expert: keys.expert,
@@ -142,7 +147,7 @@ fn space(keys: &PlanKeys) -> Space {
     let (pipeline, chunks) = stages(keys);
     Space {
         data: only(keys.data, open.data),
-        tensor: only(keys.tensor, open.tensor),
+        tensor: only(one_tensor(keys), open.tensor),
         sequence_parallel: keys.sequence_parallel.into_iter().collect(),
         pipeline: only(pipeline, open.pipeline),
         context: only(keys.context, open.context),

@@ -5,7 +5,9 @@ use ir::{Plan, Recompute, Schedule, StagePlan, ZeroStage};
 /// A plan in one line: `data 2 x tensor 2 x pipeline 4, 1f1b, 8 microbatches of 1, full recomputation, zero 1`.
 #[must_use]
 pub fn plan(plan: &Plan) -> String {
-    let mut parts = vec![format!("data {} x tensor {} x pipeline {}", plan.data, plan.tensor, plan.pipeline())];
+    let degrees = plan.tensors().map(|tensor| tensor.to_string()).collect::<Vec<_>>().join("/");
+    let tensor = if plan.has_unlike_tensors() { degrees } else { plan.tensor.to_string() };
+    let mut parts = vec![format!("data {} x tensor {tensor} x pipeline {}", plan.data, plan.pipeline())];
     let mesh = plan.mesh;
     for (axis, degree) in [("context", mesh.context), ("expert", mesh.expert), ("expert tensor", mesh.expert_tensor)] {
         if degree > 1 {

@@ -247,6 +247,8 @@ fn recipe(out: &mut Out, workload: &Workload, plan: &Plan) {
     }
     let packed = recipe.document_length.is_some();
     out.refuse_if(packed, "training.document_length", "documents that see themselves alone", "leave the key out");
+    let unlike = plan.has_unlike_tensors();
+    out.refuse_if(unlike, "plan.tensor", "a tensor degree for each stage", "one degree for all stages");
     out.refuse_if(
         !plan.shares.are_equal(),
         "plan.microbatches",

@@ -33,7 +33,7 @@ impl Runtime {
 /// differ.
 #[must_use]
 pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workload) -> Vec<Problem> {
-    let mut found = Vec::from_iter(unequal_shares(runtime, plan));
+    let mut found = Vec::from_iter(unequal_shares(runtime, plan).into_iter().chain(unlike_tensors(runtime, plan)));
     let mut refuse = |subject: &str, message: String, hint: &str| {
         found.push(Problem::new(subject, format!("{}: {message}", runtime.name())).hint(hint));
     };
@@ -102,6 +102,13 @@ pub fn refused_by(runtime: Runtime, plan: &Plan, model: &Model, workload: &Workl
         }
     }
     found
+}
+
+/// All of them have one tensor degree for all stages.
+fn unlike_tensors(runtime: Runtime, plan: &Plan) -> Option<Problem> {
+    let message = format!("{}: all stages have one tensor degree, not {}", runtime.name(), super::unlike::shown(plan));
+    let problem = || Problem::new("plan.tensor", message).hint("one number for all of them");
+    plan.has_unlike_tensors().then(problem)
 }
 
 /// All of them give every replica as much.

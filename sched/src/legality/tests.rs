@@ -1,6 +1,7 @@
 //! Cases U01 to U15 of real users' faults, as far as they concern these axes, and hostile numbers.
 
 mod axes;
+mod unlike;
 
 use ir::{DeviceId, Precision, Schedule};
 use rand::RngExt;

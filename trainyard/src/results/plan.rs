@@ -16,6 +16,9 @@ pub struct PlanSummary {
     pub data: u32,
     /// Tensor degree.
     pub tensor: u32,
+    /// Of each stage, where they differ.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<u32>,
     /// Pipeline positions.
     pub pipeline: u32,
     /// Ranks in all.
@@ -59,6 +62,7 @@ impl PlanSummary {
             words: words::plan(plan),
             data: plan.data,
             tensor: plan.tensor,
+            tensors: if plan.has_unlike_tensors() { plan.tensors().collect() } else { Vec::new() },
             pipeline: plan.pipeline(),
             ranks: plan.world(),
             sequence_parallel: plan.sequence_parallel,

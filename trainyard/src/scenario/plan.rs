@@ -165,7 +165,13 @@ fn constrained(table: &Table<'_>, policy: PolicyName, keys: &PlanKeys) -> Option
         let problem = Problem::new(table.path_of(key), format!("is what {} decides", policy.name()));
         table.report_at(key, problem.hint("leave it out, or policy = \"exhaustive\", which keeps to it"));
     }
-    if !refused.is_empty() {
+    let tensors = keys.tensor.as_ref().filter(|tensors| tensors.len() > 1);
+    if let Some(tensors) = tensors {
+        let message = format!("{tensors:?} is a degree for each stage, and {} has one for all", policy.name());
+        let hint = "one number, or policy = \"manual\"";
+        table.report_at("tensor", Problem::new(table.path_of("tensor"), message).hint(hint));
+    }
+    if !refused.is_empty() || tensors.is_some() {
         return None;
     }
     if keys.weights.is_some() && policy != PolicyName::Learned {

@@ -361,7 +361,7 @@ impl PlanKeys {
     pub fn of(plan: &Plan) -> Self {
         Self {
             data: Some(plan.data),
-            tensor: Some(plan.tensor),
+            tensor: Some(plan.tensors().collect()),
             sequence_parallel: Some(plan.sequence_parallel),
             context: Some(plan.mesh.context),
             context_method: Some(plan.mesh.context_method),
@@ -413,7 +413,7 @@ fn keys_table(keys: &PlanKeys) -> Table {
         u32::try_from(first.len()).ok()
     });
     put("data", keys.data.map(number));
-    put("tensor", keys.tensor.map(number));
+    put("tensor", keys.tensor.as_deref().map(|stages| per_stage(stages, |tensor| number(*tensor))));
     put("sequence_parallel", keys.sequence_parallel.map(Value::Boolean));
     put("context", keys.context.map(number));
     put("context_method", keys.context_method.map(|method| text(method.name())));

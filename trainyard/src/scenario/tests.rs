@@ -57,6 +57,29 @@ fn a_good_scenario_has_no_problem() {
 }
 
 #[test]
+fn stages_may_have_tensor_degrees_of_their_own() {
+    let text = GOOD.replacen("tensor = 2", "data = 2\ntensor = [4, 2, 1, 1]", 1);
+    assert_eq!(problems(&text), Vec::<String>::new());
+    let loaded = read(&text).expect("good");
+    let PlanChoice::Written(plan) = &loaded.scenario.plan else { panic!("a written plan") };
+    assert_eq!((plan.tensors().collect::<Vec<_>>(), plan.tensor, plan.world()), (vec![4, 2, 1, 1], 4, 16));
+    let same = read(&loaded.scenario.to_toml()).expect("what was written reads back");
+    assert_eq!(same.scenario.plan, loaded.scenario.plan);
+    // Alike, they are one degree; without data, replicas take all devices.
+    let alike = read(&GOOD.replacen("tensor = 2", "tensor = [2, 2, 2, 2]", 1)).expect("good");
+    assert_eq!(alike.scenario.plan, read(GOOD).expect("good").scenario.plan);
+    let two = read(&GOOD.replacen("tensor = 2", "tensor = [4, 2, 1, 1]", 1)).expect("good");
+    let PlanChoice::Written(plan) = &two.scenario.plan else { panic!("a written plan") };
+    assert_eq!((plan.data, plan.world()), (2, 16));
+    check("tensor = 2", "tensor = [4, 2]", &[&["plan.tensor: lists 2 stages, and there are 4"]]);
+    check("tensor = 2", "tensor = []", &[&["plan.tensor: no stage has any", "one number for all"]]);
+    check("tensor = 2", "tensor = [4, 0, 1, 1]", &[&["must be between 1 and"]]);
+    check("tensor = 2", "tensor = [4, 2, 2, 1]", &[&["the sum of all stages' tensor degrees = 9 does not divide"]]);
+    let policy = "policy = \"exhaustive\"\ntensor = [4, 2, 1, 1]";
+    check("tensor = 2", policy, &[&["plan.tensor: [4, 2, 1, 1] is a degree for each stage, and exhaustive has one"]]);
+}
+
+#[test]
 fn unknown_keys_and_names_have_suggestions() {
     check("tensor = 2", "tensr = 2\ntensor = 2", &[&["s.toml:11:1", "plan.tensr: unknown key", "hint"]]);
     check(

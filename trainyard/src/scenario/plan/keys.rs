@@ -17,8 +17,8 @@ use crate::read::{Table, Value};
 pub struct PlanKeys {
     /// Replicas.
     pub data: Option<u32>,
-    /// Tensor degree.
-    pub tensor: Option<u32>,
+    /// Tensor degree: one for all positions, or one per position.
+    pub tensor: Option<Vec<u32>>,
     /// Sequence parallelism.
     pub sequence_parallel: Option<bool>,
     /// Ranks that share each sequence.
@@ -125,6 +125,20 @@ fn degree(table: &Table<'_>, key: &'static str, most: u64) -> Option<Option<u32>
     optional(table, key, |value| value.integer(1..=most).and_then(|n| u32::try_from(n).ok()))
 }
 
+/// One degree for all stages, or one for each.
+fn tensor(value: &Value<'_>) -> Option<Vec<u32>> {
+    let one = |value: &Value<'_>| value.integer(1..=cluster::MOST_DEVICES).and_then(|n| u32::try_from(n).ok());
+    if !value.is_list() {
+        return one(value).map(|n| vec![n]);
+    }
+    let read: Vec<Option<u32>> = value.list()?.iter().map(one).collect();
+    if read.is_empty() {
+        value.problem("no stage has any", Some("one degree for each stage, or one number for all".to_owned()));
+        return None;
+    }
+    read.into_iter().collect()
+}
+
 /// What every replica has.
 fn size(value: &Value<'_>) -> Option<u32> {
     if value.is_list() {
@@ -156,8 +170,8 @@ fn flag(table: &Table<'_>, key: &'static str) -> Option<Option<bool>> {
 /// Reads every key; the caller asks for `policy` and finishes the table.
 pub(super) fn keys(table: &Table<'_>, sight: &Sight<'_>) -> Option<PlanKeys> {
     const MOST: u64 = cluster::MOST_DEVICES;
-    let (data, tensor, context) =
-        (degree(table, "data", MOST), degree(table, "tensor", MOST), degree(table, "context", MOST));
+    let (data, context) = (degree(table, "data", MOST), degree(table, "context", MOST));
+    let tensor = optional(table, "tensor", tensor);
     let (expert, expert_tensor) = (degree(table, "expert", MOST), degree(table, "expert_tensor", MOST));
     let context_method = optional(table, "context_method", |v| v.one_of(ContextMethod::ALL, ContextMethod::name));
     let sequence_parallel = flag(table, "sequence_parallel");

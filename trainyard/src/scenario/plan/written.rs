@@ -19,7 +19,6 @@ pub(super) fn written(
     workload: &Workload,
 ) -> Option<Plan> {
     let schedule = keys.schedule.clone().unwrap_or(Schedule::OneForwardOneBackward);
-    let tensor = keys.tensor.unwrap_or(1);
     let mesh = keys.mesh(Mesh::default());
     let grid_rows = match &keys.schedule {
         Some(Schedule::Explicit(Grid { rows })) => u32::try_from(rows.len()).ok(),
@@ -31,9 +30,10 @@ pub(super) fn written(
         Some(layers) => layers.clone(),
         None => even(table, model.layers, pipeline, keys.chunks_per_stage.unwrap_or(schedule.usual_chunks()))?,
     };
+    let tensors = per_stage(table, "tensor", keys.tensor.as_deref(), layers.len(), 1)?;
     let data = match keys.data {
         Some(data) => data,
-        None => replicas(table, cluster.devices(), [tensor, mesh.context, pipeline])?,
+        None => replicas(table, cluster.devices(), mesh.context, &tensors)?,
     };
     let microbatch_size = keys.microbatch_size.unwrap_or(1);
     let per_replica = workload.global_batch / data;
@@ -60,9 +60,9 @@ pub(super) fn written(
     let recompute = per_stage(table, "recompute", keys.recompute.as_deref(), layers.len(), Recompute::None)?;
     let recompute_layers = per_stage(table, "recompute_layers", keys.recompute_layers.as_deref(), layers.len(), None)?;
     let stages = layers.into_iter().zip(recompute).zip(recompute_layers);
-    Some(Plan {
+    let plan = Plan {
         data,
-        tensor,
+        tensor: 1,
         sequence_parallel: keys.sequence_parallel.unwrap_or(false),
         stages: stages
             .map(|((layers, recompute), recompute_layers)| StagePlan {
@@ -82,7 +82,8 @@ pub(super) fn written(
         mesh,
         sharing: keys.sharing(Sharing::default()),
         placement: keys.placement.clone().unwrap_or_default(),
-    })
+    };
+    Some(plan.with_tensors(&tensors))
 }
 
 /// Equal shares for every chunk; which layers go where is not guessed if they do not divide.
@@ -132,13 +133,19 @@ fn per_stage<T: Copy>(
     }
 }
 
-/// The replicas that use every device, with these degrees beside them.
-fn replicas(table: &Table<'_>, devices: u64, [tensor, context, pipeline]: [u32; 3]) -> Option<u32> {
-    let ranks = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
+/// The replicas that use every device, with these degrees beside them; tensor degrees of each stage.
+fn replicas(table: &Table<'_>, devices: u64, context: u32, tensors: &[u32]) -> Option<u32> {
+    let ranks = u64::from(context) * tensors.iter().map(|tensor| u64::from(*tensor)).sum::<u64>();
     if ranks <= devices && devices.is_multiple_of(ranks) {
         return u32::try_from(devices / ranks).ok();
     }
-    let degrees = if context == 1 { "tensor x pipeline" } else { "tensor x context x pipeline" };
+    let alike = tensors.iter().all(|tensor| *tensor == tensors[0]);
+    let degrees = match (alike, context == 1) {
+        (true, true) => "tensor x pipeline",
+        (true, false) => "tensor x context x pipeline",
+        (false, true) => "the sum of all stages' tensor degrees",
+        (false, false) => "context x the sum of all stages' tensor degrees",
+    };
     let message = format!("{degrees} = {ranks} does not divide the {devices} devices");
     table.report(Problem::new(table.path_of("data"), message).hint("write data, or degrees whose product divides"));
     None

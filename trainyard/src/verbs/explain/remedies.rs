@@ -165,7 +165,8 @@ fn larger_degrees(plan: &Plan, changes: &mut Vec<Change>) {
         }
         let fewer = Plan { data: plan.data / factor, microbatches: plan.microbatches * factor, ..plan.clone() };
         let tensor = plan.tensor * factor;
-        let changed = Plan { tensor, sequence_parallel: true, ..fewer.clone() };
+        let degrees = plan.tensors().map(|tensor| tensor * factor).collect::<Vec<_>>();
+        let changed = Plan { sequence_parallel: true, ..fewer.clone() }.with_tensors(&degrees);
         changes.push(Change::of(format!("tensor degree {tensor} in place of replicas"), changed));
         if let Some(stages) = deeper(plan, factor) {
             let pipeline = stages.len();
