@@ -119,7 +119,7 @@ fn recomputed(split: &[u32]) -> Vec<Vec<StagePlan>> {
     let Some((first, rest)) = split.split_first() else { return vec![Vec::new()] };
     let rest = recomputed(rest);
     let modes = [Recompute::None, Recompute::Selective, Recompute::Full];
-    let stage = |recompute| StagePlan { layers: vec![*first], recompute, recompute_layers: None };
+    let stage = |recompute| StagePlan { layers: vec![*first], recompute, recompute_layers: None, tensor: None };
     modes.into_iter().flat_map(|mode| rest.iter().map(move |rest| [vec![stage(mode)], rest.clone()].concat())).collect()
 }
 
