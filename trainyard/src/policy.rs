@@ -21,7 +21,7 @@ use crate::scenario::{PlanKeys, PolicyName};
 const BUDGET: u64 = 10_000_000;
 /// The same of searches that end with their budget: draws at random, and trees.
 const DRAWS: u64 = 1000;
-const TREE: u64 = 4000;
+const TREE: u64 = 2000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {

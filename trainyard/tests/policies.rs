@@ -124,6 +124,16 @@ fn policies_are_as_good_as_they_say_on_unlike_devices() {
     assert!(time(&dynprog) < 0.8 * time(&rules), "{} {}", dynprog.plan.words, rules.plan.words);
     assert!(dynprog.reasons.iter().any(|reason| reason.starts_with("no plan of the space is faster")), "{dynprog:?}");
     assert!(dynprog.alternatives.iter().all(|other| !other.reasons.is_empty()));
+    // The tree search finds as much with fewer evaluations, begun from nothing or from that answer; the same by its seed.
+    let searched = |policy: &str| plan(policy, &format!("{keys}\nbudget = 500"));
+    for policy in ["mcts", "mcts-seeded"] {
+        let found = searched(policy);
+        assert!(time(&found) <= 1.001 * time(&dynprog), "{policy}: {} {}", found.plan.words, dynprog.plan.words);
+        assert!(found.reasons[0].contains("with seed 7"), "{found:?}");
+        assert!(found.reasons[1].starts_with("no plan of the space"), "{found:?}");
+        assert!(found.alternatives.iter().all(|other| !other.reasons.is_empty()), "{found:?}");
+        assert_eq!((found.plan, found.reasons), (searched(policy).plan, searched(policy).reasons));
+    }
     // What is planned is a scenario of its own, which gives the same plan.
     let again = scenario::parse("again.toml", &dynprog.planned_scenario, Path::new(""));
     let again = planned(&again.unwrap_or_else(|error| panic!("{error}"))).expect("the same plan");
@@ -145,6 +155,8 @@ fn keys_that_a_policy_does_not_take_are_refused() {
     };
     refused("dynprog", "pipeline = 2\nlayers_per_stage = [16, 16]", &["layers_per_stage", "what dynprog decides"]);
     refused("dynprog", "placement = [0, 1]", &["placement", "what dynprog decides"]);
+    refused("mcts", "placement = [0, 1]", &["placement", "what mcts decides"]);
+    refused("mcts-seeded", "pipeline = 2\nrecompute_layers = 3", &["recompute_layers", "what mcts-seeded decides"]);
     refused("manual", "budget = 10", &["plan.budget", "the plan is written"]);
     refused("random", "budget = 0", &["budget"]);
     refused("dynprg", "", &["dynprog"]);

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 
 use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, StagePlan, ZeroStage};
 
-use super::exhaustive::{Exhaustive, Numbered, Searched, Space};
+use super::exhaustive::{Exhaustive, LOOKS, Numbered, Searched, Space};
 use super::megatron::why_slower;
 use super::{Planner, Progress, Question, fits, misfit, percent};
 use crate::evaluate::Evaluator;
@@ -84,7 +84,9 @@ impl DynProg {
         progress: Progress<'_>,
     ) -> Result<Answer, Infeasible> {
         let uniform = Exhaustive { space: self.space.clone(), shown: self.shown, prune: true };
-        let Searched { answer, used, complete } = uniform.search(ask, evaluator, budget, progress);
+        // Of a small budget a part, and what is left in the end: with a fast plan to beat most of them need no look.
+        let part = (budget.div_ceil(4), None);
+        let Searched { answer, used, mut complete } = uniform.search(ask, evaluator, part, progress);
         let mut search = Search::new(self, ask, evaluator, (budget, used), progress);
         let nothing = match answer {
             Ok(candidates) => {
@@ -103,6 +105,9 @@ impl DynProg {
         search.stages();
         search.replicas();
         search.refine();
+        if !complete {
+            complete = search.rest(&uniform);
+        }
         search.finish(complete, nothing)
     }
 }
@@ -199,11 +204,33 @@ impl<'a, 'b> Search<'a, 'b> {
         space
     }
 
+    /// Uniform plans again, of those that may still be the fastest; whether none is left.
+    fn rest(&mut self, uniform: &Exhaustive) -> bool {
+        let left = self.budget.saturating_sub(self.used);
+        let limit = self.best.first().map(|(_, prediction)| prediction.iteration);
+        let found = uniform.search(self.ask, &mut *self.evaluator, (left, limit), &mut |_, _| {});
+        self.used += found.used;
+        for candidate in found.answer.into_iter().flatten() {
+            if let Ok(prediction) = candidate.evaluation
+                && fits(&prediction)
+            {
+                self.uniform = self.uniform.min(prediction.iteration.nanoseconds());
+                self.keep(candidate.plan, prediction);
+            }
+        }
+        found.complete
+    }
+
     /// The second family: degrees by growing bound, until none can win.
     fn stages(&mut self) {
         let numbered = Numbered::new(&self.space(), self.ask);
         let mut open = Vec::new();
-        for number in self.numbers(&numbered) {
+        let looks = self.budget.saturating_mul(LOOKS);
+        for (looked, number) in (0..).zip(self.numbers(&numbered)) {
+            if looked >= looks {
+                (self.open, self.bound) = (true, 0);
+                break;
+            }
             let plan = numbered.plan(number);
             if !self.is_legal(&plan) {
                 continue;
@@ -402,6 +429,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut reasons = vec![format!("fastest of {} looked at: {:.3} s", self.used, winner.iteration.seconds())];
         reasons.push(match bound {
             Some(bound) if bound == time => "no plan of the space is faster".to_owned(),
+            Some(0) => "the budget ended the search: nothing bounds what is left".to_owned(),
             Some(bound) => format!(
                 "no plan of the space is faster than {:.3} s, so at most {:.1} % are left",
                 bound as f64 * 1e-9,

@@ -27,7 +27,7 @@ pub(super) use space::{Degrees, Numbered, Values};
 
 use std::collections::BTreeMap;
 
-use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, ZeroStage};
+use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, SimDuration, ZeroStage};
 
 use super::megatron::why_slower;
 use super::{Planner, Progress, Question, fits, misfit, words, worst_excess};
@@ -59,7 +59,7 @@ impl Planner for Exhaustive {
         budget: u64,
         progress: Progress<'_>,
     ) -> Result<Vec<Candidate>, Infeasible> {
-        self.search(ask, evaluator, budget, progress).answer
+        self.search(ask, evaluator, (budget, None), progress).answer
     }
 }
 
@@ -70,17 +70,23 @@ pub(super) struct Searched {
     pub(super) complete: bool,
 }
 
+/// Plans that may be looked at without an evaluation for each evaluation of a budget.
+pub(super) const LOOKS: u64 = 32;
+
 impl Exhaustive {
+    /// Within a budget of evaluations, and of plans that are as fast as somebody else's if a time is given.
     pub(super) fn search(
         &self,
         ask: &Question<'_>,
         evaluator: &mut dyn Evaluator,
-        budget: u64,
+        (budget, limit): (u64, Option<SimDuration>),
         progress: Progress<'_>,
     ) -> Searched {
         let mut search = Search::new(self, ask, evaluator, budget, progress);
-        for shape in Spaces::new(&self.space, ask) {
-            if search.used >= budget {
+        search.limit = limit;
+        let looks = budget.saturating_mul(LOOKS);
+        for (looked, shape) in (0..).zip(Spaces::new(&self.space, ask)) {
+            if search.used >= budget || looked >= looks {
                 search.cut_short = true;
                 break;
             }
@@ -115,6 +121,8 @@ struct Search<'a, 'b> {
     progress: Progress<'a>,
     used: u64,
     cut_short: bool,
+    /// What is to be beaten from the start.
+    limit: Option<SimDuration>,
     tally: Tally,
     /// The best that fit, fastest first, at most as many as are shown.
     best: Vec<(Plan, Prediction)>,
@@ -140,6 +148,7 @@ impl<'a, 'b> Search<'a, 'b> {
             progress,
             used: 0,
             cut_short: false,
+            limit: None,
             tally: Tally::default(),
             best: Vec::new(),
             closest: None,
@@ -178,8 +187,8 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Whether as many plans as are shown are at least as fast as this one can be.
     fn cannot_win(&mut self, plan: &Plan) -> bool {
-        let Some((_, slowest)) = self.best.get(self.planner.shown.saturating_sub(1)) else { return false };
-        let limit = slowest.iteration;
+        let slowest = self.best.get(self.planner.shown.saturating_sub(1)).map(|(_, slowest)| slowest.iteration);
+        let Some(limit) = slowest.into_iter().chain(self.limit).min() else { return false };
         self.evaluator.floor(plan).is_some_and(|floor| floor >= limit)
     }
 

@@ -8,8 +8,8 @@
 //! which unlike replicas end together.
 //!
 //! Each round goes down to a complete plan, which is evaluated once and then closed; what was found goes back up. Half of the
-//! rounds choose by what is known of each child and by priors (PUCT: Rosin 2011; Silver et al. 2017), the other half follow one
-//! of the best ways with one decision changed. Priors and values come from a [`Guide`], the one place where a search asks for
+//! rounds choose by what is known of each child and by priors (PUCT: Rosin 2011; Silver et al. 2017), a quarter follow one of
+//! the best ways with one decision changed, and a quarter go where floors are least, which lifts the bound. Priors and values come from a [`Guide`], the one place where a search asks for
 //! advice. Every child has a floor, a time that no plan behind it goes under: of the compute of an iteration on all devices (the
 //! `work` module), of a uniform plan ([`Evaluator::floor`]), or of the cut so far (as `dynprog` has it). What cannot win by its
 //! floor is closed too, and the least floor of what stays open bounds the optimum.
@@ -126,6 +126,8 @@ impl Mcts {
     }
 }
 
+/// Rounds that look for a uniform plan that fits: they are cheap to look at, and what is to be beaten spares cuts work.
+const FIRST: u64 = 256;
 /// Ways that are varied.
 const ELITE: usize = 8;
 
@@ -227,7 +229,11 @@ impl<'a, 'b> Search<'a, 'b> {
             return false;
         }
         self.rounds += 1;
-        if self.rounds.is_multiple_of(2) && !self.elite.is_empty() {
+        if self.best.is_empty() && self.rounds < FIRST {
+            self.walk(Walk::Uniform);
+        } else if self.rounds.is_multiple_of(4) {
+            self.walk(Walk::Floor);
+        } else if self.rounds.is_multiple_of(2) && !self.elite.is_empty() {
             // The best ways more often.
             let most = self.elite.len();
             let which = self.rng.random_range(0..most).min(self.rng.random_range(0..most));

@@ -97,6 +97,12 @@ impl Least {
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 
+    /// All passes of a microbatch through so many layers on a kind.
+    pub(in crate::policies) fn on(&self, kind: usize, layers: u32) -> u64 {
+        let times = &self.times[kind];
+        times.get((layers as usize).wrapping_sub(1)).or(times.last()).copied().unwrap_or(0)
+    }
+
     /// The most layers that a row of any kind holds with passes under a limit.
     fn most(&self, limit: u64) -> u32 {
         let most = self.times.iter().map(|times| times.partition_point(|time| *time < limit)).max();
@@ -241,6 +247,10 @@ impl Pipeline {
 
     /// What no cut goes under, without cutting: the slowest position goes through all microbatches, and one goes there and back
     /// before the last position goes through the others.
+    ///
+    /// With passes of `w` on the slowest position `s` and `W` through all layers, `A_s + S_s >= W - w` and `A_s <= s w`. So
+    /// `GPipe` takes `(m-1) w + W`. Under 1F1B with `m > p` the two gaps are `2 S_s - (p-1-s) w` together at least, and `A_s` with
+    /// them `2 (W - w) - (p-1) w`, whichever `s` is; beyond `p` microbatches it all grows with `w`.
     pub(in crate::policies) fn least(&self, least: &Least, rows: &[u32]) -> u64 {
         let (m, slowest) = (u64::from(self.microbatches), least.slowest(rows, self.positions, self.layers));
         let all = m.saturating_mul(slowest);
@@ -249,7 +259,17 @@ impl Pipeline {
             Order::Split => all,
             Order::GPipe | Order::OneForwardOneBackward => {
                 let one = least.times.iter().filter_map(|times| times.first()).min().copied().unwrap_or(0);
-                all.max(least.of_layers(self.layers).saturating_add((m - 1).saturating_mul(one)))
+                let through = least.of_layers(self.layers);
+                let others = through.saturating_sub(slowest);
+                let waits = match self.order {
+                    Order::GPipe => others,
+                    Order::OneForwardOneBackward if self.microbatches > self.positions + 1 => {
+                        let filled = u64::from(self.positions.saturating_sub(1)).saturating_mul(slowest);
+                        others.saturating_mul(2).saturating_sub(filled)
+                    }
+                    _ => 0,
+                };
+                all.saturating_add(waits).max(through.saturating_add((m - 1).saturating_mul(one)))
             }
         }
     }
@@ -320,6 +340,11 @@ impl Pipeline {
         let before = if whole { bare.of_layers(at.first) } else { 0 };
         for layers in least..=most {
             let held = Held { layers, ..at };
+            // What is too slow by its passes alone need not be priced, nor with more layers.
+            let each = if self.order == Order::Slowest { 1 } else { u64::from(self.microbatches) };
+            if each.saturating_mul(bare.on(at.kind, layers)).saturating_add(before) >= limit {
+                break;
+            }
             // With more layers it neither fits nor is faster.
             let Some(stage) = rows.stage(held) else { break };
             if self.local(held.position, &stage, 0) >= limit {

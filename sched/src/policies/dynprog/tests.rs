@@ -2,6 +2,7 @@ use ir::{Bytes, Cluster, DeviceKindId, Fabric, Model, NodeGroup, NodeKindId, Wor
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use super::super::twin::brute;
 use super::pipeline::{Rows, Stage};
 use super::*;
 use crate::evaluate::ClosedForm;
@@ -244,93 +245,6 @@ fn unlike(rng: &mut ChaCha8Rng) -> Cluster {
         groups: vec![group(0), group(1)],
         fabric: Fabric::one_switch(),
     }
-}
-
-/// Every way to give layers to so many stages.
-fn splits(layers: u32, stages: u32) -> Vec<Vec<u32>> {
-    if stages == 1 {
-        return vec![vec![layers]];
-    }
-    let of = |first: u32| splits(layers - first, stages - 1).into_iter().map(move |rest| [vec![first], rest].concat());
-    (1..=layers + 1 - stages).flat_map(of).collect()
-}
-
-/// The fastest of all cuts, assignments of kinds to stages and recomputation by stage, and of replicas of one kind with all
-/// shares: without a thought.
-fn brute(space: &Space, ask: &Question<'_>, closed: &mut ClosedForm<'_>) -> Option<u64> {
-    let mut best: Option<u64> = None;
-    let mut take = |plan: &Plan, closed: &mut ClosedForm<'_>| {
-        if let Ok(found) = closed.evaluate(plan)
-            && fits(&found)
-        {
-            let time = found.iteration.nanoseconds();
-            best = Some(best.map_or(time, |best| best.min(time)));
-        }
-    };
-    let devices = |kind: u32| (0..4u32).map(move |device| ir::DeviceId::new(4 * kind + device));
-    let (layers, batch) = (ask.model.layers, ask.workload.global_batch);
-    for (tensor, pipeline) in space.tensor.iter().flat_map(|t| space.pipeline.iter().map(move |p| (*t, *p))) {
-        for (zero, parallel) in space.zero.iter().flat_map(|zero| [(*zero, true), (*zero, false)]) {
-            for stages in splits(layers, pipeline).iter().flat_map(|split| recomputed(split)) {
-                let plan = |data: u32, counts: Vec<u32>, placement: Vec<ir::DeviceId>| {
-                    Plan {
-                        data,
-                        tensor,
-                        sequence_parallel: parallel && tensor > 1,
-                        stages: stages.clone(),
-                        microbatch_size: 1,
-                        microbatches: 1,
-                        shares: ir::Shares::EQUAL,
-                        schedule: space.schedules[0].clone(),
-                        zero: if data > 1 { zero } else { ZeroStage::Zero0 },
-                        overlap_gradients: data > 1,
-                        collective: ir::CollectiveAlgorithm::Automatic,
-                        mesh: ir::Mesh::default(),
-                        sharing: ir::Sharing::default(),
-                        placement,
-                    }
-                    .with_shares(counts)
-                };
-                for data in (1..=4u32).filter(|data| batch.is_multiple_of(*data)) {
-                    let row = (data * tensor) as usize;
-                    if 2 * data * tensor * pipeline <= 8 || row == 3 {
-                        continue;
-                    }
-                    for kinds in 0..1u32 << pipeline {
-                        let mut left = [0, 1].map(|kind| devices(kind).collect::<Vec<_>>());
-                        let rows = (0..pipeline).map(|position| {
-                            let kind = &mut left[(kinds >> position & 1) as usize];
-                            (kind.len() >= row).then(|| kind.drain(..row).collect::<Vec<_>>())
-                        });
-                        if let Some(rows) = rows.collect::<Option<Vec<_>>>() {
-                            take(&plan(data, vec![batch / data], rows.concat()), closed);
-                        }
-                    }
-                }
-                let each = 4 / (tensor * pipeline);
-                let all = if each > 0 && batch.is_multiple_of(each) { batch / each } else { 0 };
-                for (quick, slow) in (1..all).map(|quick| (quick, all - quick)) {
-                    let row = |position: u32, kind: u32| {
-                        let first = position * each * tensor;
-                        devices(kind).skip(first as usize).take((each * tensor) as usize)
-                    };
-                    let placement = (0..pipeline).flat_map(|position| (0..2).flat_map(move |kind| row(position, kind)));
-                    let counts = [vec![quick; each as usize], vec![slow; each as usize]].concat();
-                    take(&plan(2 * each, counts, placement.collect()), closed);
-                }
-            }
-        }
-    }
-    best
-}
-
-/// Stages of a split with every recomputation.
-fn recomputed(split: &[u32]) -> Vec<Vec<StagePlan>> {
-    let Some((first, rest)) = split.split_first() else { return vec![Vec::new()] };
-    let rest = recomputed(rest);
-    let modes = [Recompute::None, Recompute::Selective, Recompute::Full];
-    let stage = |recompute| StagePlan { layers: vec![*first], recompute, recompute_layers: None };
-    modes.into_iter().flat_map(|mode| rest.iter().map(move |rest| [vec![stage(mode)], rest.clone()].concat())).collect()
 }
 
 #[test]

@@ -64,14 +64,18 @@ impl Search<'_, '_> {
         reasons
     }
 
-    fn nothing(self) -> Infeasible {
+    fn nothing(mut self) -> Infeasible {
+        if self.closest.is_none()
+            && let Some((plan, _)) = self.decisions.closest.take()
+        {
+            self.closest = self.evaluator.evaluate(&plan).ok().map(|prediction| (plan, prediction));
+        }
         let mut reasons = Vec::new();
         let open = !self.tree.is_closed();
         if let Some((plan, prediction)) = &self.closest
             && let Some(text) = misfit(prediction)
         {
-            let message =
-                format!("of {} plans tried none fits into memory; the closest, {}, {text}", self.used, words(plan));
+            let message = format!("no plan that was looked at fits into memory; the closest, {}, {text}", words(plan));
             reasons.push(
                 Problem::new("plan", message).hint("more devices, devices with more memory, or shorter sequences"),
             );

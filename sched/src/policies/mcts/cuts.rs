@@ -112,6 +112,26 @@ impl Cutting {
         self.pipeline.bound_before(cut, (behind.least(&self.least[0], left), sum))
     }
 
+    /// What no cut goes under whose next position holds so many layers on a kind, by what its passes take at least.
+    fn at_least(&self, cut: &Cut, (kind, layers): (usize, u32), left: &[u32]) -> u64 {
+        if self.layout == Layout::Replicas {
+            return 0;
+        }
+        let done = cut.last().map_or(0, |(held, _)| held.first + held.layers) + layers;
+        let positions = self.pipeline.positions - u32::try_from(cut.len()).unwrap_or(u32::MAX) - 1;
+        let rest = Pipeline { positions, layers: self.pipeline.layers - done, ..self.pipeline };
+        let (own, least) = (self.least[0].on(kind, layers), &self.least[0]);
+        let behind = if positions == 0 { 0 } else { rest.least(least, left) };
+        let all = u64::from(self.pipeline.microbatches).saturating_mul(own);
+        let (value, sum) = match self.pipeline.order {
+            Order::OneForwardOneBackward | Order::GPipe => {
+                (own.saturating_add(behind), own.saturating_add(least.of_layers(rest.layers)))
+            }
+            Order::Split | Order::Slowest => (behind, 0),
+        };
+        self.pipeline.bound_before(cut, (value.max(all), sum))
+    }
+
     /// No replica gets through microbatches faster than its slowest position.
     fn of_rates(&self, held: &[u32], rest: u32) -> u64 {
         let positions = self.pipeline.positions - u32::try_from(held.len()).unwrap_or(u32::MAX);
@@ -151,6 +171,10 @@ impl Cutting {
         let mut found = Vec::new();
         for layers in fewest..=rest - behind {
             let held = Held { position, kind, first, layers };
+            // What is too slow by its passes alone need not be priced.
+            if self.at_least(&cut, (kind, layers), &left) >= limit {
+                continue;
+            }
             // With more layers it neither fits nor is faster.
             let Some(stage) = self.stage(known, of, evaluator, held) else { break };
             let floor = match self.layout {

@@ -238,6 +238,8 @@ pub(in crate::policies) struct Decisions<'a, 'b> {
     /// Looked up only.
     cuttings: FxHashMap<CutKey, Option<Rc<Cutting>>>,
     known: Known,
+    /// Of uniform plans that do not fit by their sizes alone, the one nearest to fitting.
+    pub(super) closest: Option<(Plan, f64)>,
 }
 
 impl<'a, 'b> Decisions<'a, 'b> {
@@ -253,7 +255,7 @@ impl<'a, 'b> Decisions<'a, 'b> {
         let work = Work::new(evaluator, ask, (&values, &orders), (&kinds, space));
         let (bare, cuttings, known) = (BareTimes::default(), FxHashMap::default(), Known::default());
         let (recompute, open) = (space.recompute.clone(), space.data.is_empty());
-        Self { ask, values, kinds, orders, recompute, open, work, bare, cuttings, known }
+        Self { ask, values, kinds, orders, recompute, open, work, bare, cuttings, known, closest: None }
     }
 
     /// What no plan at all goes under.
@@ -451,8 +453,15 @@ impl<'a, 'b> Decisions<'a, 'b> {
         for recompute in &self.recompute {
             plan.stages.iter_mut().for_each(|stage| stage.recompute = *recompute);
             let floor = evaluator.floor(&plan).map_or(0, ir::SimDuration::nanoseconds);
-            if floor < limit && evaluator.excess(&plan).is_none() {
-                found.push(Action { choice: Choice::Recompute(*recompute), floor });
+            if floor >= limit {
+                continue;
+            }
+            match evaluator.excess(&plan) {
+                None => found.push(Action { choice: Choice::Recompute(*recompute), floor }),
+                Some(excess) if self.closest.as_ref().is_none_or(|(_, least)| excess < *least) => {
+                    self.closest = Some((plan.clone(), excess));
+                }
+                Some(_) => {}
             }
         }
         found

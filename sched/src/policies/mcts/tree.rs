@@ -4,7 +4,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::guide::Judgement;
-use super::steps::{Action, Choice, Step};
+use super::steps::{Action, Choice, Layout, Step};
 
 /// An action and what became of it.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +58,14 @@ pub(super) type Way = Vec<(usize, usize)>;
 pub(super) enum Walk<'a> {
     /// By what is known and by priors.
     Tree,
+    /// The same to a uniform plan.
+    Uniform,
     /// As another way, but for the choice at a place.
     Beside(&'a [Choice], usize),
     /// As near to another way as there is one.
     Along(&'a [Choice]),
+    /// By floors: where the bound is.
+    Floor,
 }
 
 impl Tree {
@@ -112,9 +116,16 @@ impl Tree {
         if open.len() < 2 {
             return open.first().copied();
         }
+        let uniform = |at: &&usize| children[**at].action.choice == Choice::Layout(Layout::Uniform);
+        if matches!(walk, Walk::Uniform)
+            && let Some(at) = open.iter().find(uniform)
+        {
+            return Some(*at);
+        }
         match walk {
-            Walk::Tree if self.nodes[node].visits == 0 => Some(self.draw(node, &open, rng)),
-            Walk::Tree => Some(self.best(node, &open, limit)),
+            Walk::Floor => open.iter().copied().min_by_key(|at| children[*at].action.floor),
+            Walk::Tree | Walk::Uniform if self.nodes[node].visits == 0 => Some(self.draw(node, &open, rng)),
+            Walk::Tree | Walk::Uniform => Some(self.best(node, &open, limit)),
             Walk::Beside(way, at) if at == depth => Some(self.beside(node, &open, way.get(at), rng)),
             Walk::Beside(way, _) | Walk::Along(way) => Some(self.along(node, &open, (way, depth))),
         }
@@ -219,14 +230,17 @@ impl Tree {
         }
     }
 
-    /// Closes the end of a way, and what has nothing open before it.
+    /// Closes the end of a way, and what has nothing open before it; else what was closed may have held floors down.
     pub(super) fn close(&mut self, way: &Way) {
+        let mut behind = None;
         for (node, child) in way.iter().rev() {
             let children = &mut self.nodes[*node].children;
-            children[*child].closed = true;
-            if children.iter().any(|child| !child.closed) {
-                return;
+            let action = &mut children[*child].action;
+            match behind {
+                None => children[*child].closed = true,
+                Some(floor) => action.floor = action.floor.max(floor),
             }
+            behind = children.iter().filter(|child| !child.closed).map(|child| child.action.floor).min();
         }
     }
 
