@@ -130,6 +130,8 @@ impl Mcts {
 const FIRST: u64 = 256;
 /// Ways that are varied.
 const ELITE: usize = 8;
+/// Of them with the same keys.
+const ALIKE: usize = 2;
 
 struct Search<'a, 'b> {
     planner: &'a Mcts,
@@ -251,7 +253,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut choices = Vec::new();
         loop {
             let limit = self.limit();
-            let Some(child) = self.tree.next(node, (walk, choices.len()), limit, &mut self.rng) else {
+            let Some(child) = self.tree.next(node, (walk, &choices), limit, &mut self.rng) else {
                 self.tree.close(&way);
                 return;
             };
@@ -340,9 +342,19 @@ impl<'a, 'b> Search<'a, 'b> {
         self.best.truncate(self.planner.shown.max(1));
     }
 
+    /// Keeps a way that is to be varied, few of the same keys: those that differ in cuts alone lead to the same places.
     fn rank(&mut self, time: u64, way: Vec<Choice>) {
+        let keys = |way: &[Choice]| {
+            let cut = |choice: &&Choice| !matches!(choice.step(), Step::Kind | Step::End);
+            way.iter().take_while(cut).copied().collect::<Vec<_>>()
+        };
+        let own = keys(&way);
         let at = self.elite.partition_point(|(kept, _)| *kept <= time);
         self.elite.insert(at, (time, way));
+        let alike = self.elite.iter().enumerate().filter(|(_, (_, way))| keys(way) == own).map(|(at, _)| at);
+        if let Some(last) = alike.skip(ALIKE).last() {
+            self.elite.remove(last);
+        }
         self.elite.truncate(ELITE);
     }
 
