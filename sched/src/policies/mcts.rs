@@ -121,13 +121,15 @@ impl Mcts {
         if let Some(begun) = begun {
             search.begin(begun);
         }
-        while search.used < budget && search.round() {}
+        while search.goes_on() && search.round() {}
         search.finish()
     }
 }
 
 /// Rounds that look for a uniform plan that fits: they are cheap to look at, and what is to be beaten spares cuts work.
 const FIRST: u64 = 256;
+/// Ways that are looked at for each evaluation of a budget, at most.
+const LOOKS: u64 = 32;
 /// Ways that are varied.
 const ELITE: usize = 8;
 /// Of them with the same keys.
@@ -203,6 +205,12 @@ impl<'a, 'b> Search<'a, 'b> {
         };
         search.expand(&State::new(), floor);
         search
+    }
+
+    /// Whether the budget leaves something: evaluations, and ways to look at, for where hardly anything fits most ways end
+    /// before a plan.
+    fn goes_on(&self) -> bool {
+        self.used < self.budget && self.rounds < self.budget.saturating_mul(LOOKS).saturating_add(FIRST)
     }
 
     /// What is to be beaten, in nanoseconds.
