@@ -9,7 +9,8 @@ use crate::legality::balanced_stages;
 /// out because it seems of no use: somebody asked for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Space {
-    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by.
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, in
+    /// microbatches of some size.
     pub data: Vec<u32>,
     /// Tensor degrees; empty: all that divide heads, up to 64.
     pub tensor: Vec<u32>,
@@ -135,8 +136,9 @@ impl Values {
         }
         let taken = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
         let lanes = u32::try_from(u64::from(self.devices) / taken.max(1)).unwrap_or(u32::MAX).min(self.batch);
-        let most = (1..=lanes).rev().find(|data| self.batch.is_multiple_of(*data));
-        most.into_iter().collect()
+        // Of those whose part of the batch is made of microbatches of some size.
+        let divides = |data: &u32| self.batch.is_multiple_of(*data) && !self.sizes(*data).is_empty();
+        (1..=lanes).rev().find(divides).into_iter().collect()
     }
 
     /// Expert degrees over the ranks of one position.
