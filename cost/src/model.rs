@@ -12,7 +12,7 @@ use crate::calibration::Calibration;
 use crate::collective::{self, Exchange, Formula, Mixed, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
 use crate::prices::{Prices, begins, kind_prices, total};
-use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
+use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants, Terms};
 
 mod reach;
 mod trust;
@@ -52,6 +52,7 @@ pub struct CostModel {
     source: Source,
     stack: Stack,
     stragglers_per_doubling: f64,
+    pub(crate) terms: Terms,
 }
 
 /// Where prices come from.
@@ -117,7 +118,7 @@ impl CostModel {
     }
 
     fn of(cluster: Cluster, source: Source) -> Self {
-        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0 }
+        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0, terms: Terms::default() }
     }
 
     /// With what a software stack adds. Without one nothing is added, and the spread is the hardware's own. Given

@@ -14,4 +14,5 @@ mod mixed;
 mod published;
 mod stacks;
 mod swarm;
+mod terms;
 mod trust;

@@ -53,5 +53,5 @@ pub use verbs::{
     CalibrateRowsRequest, ExportTarget, Gathered, ImportRequest, InitRequest, LaunchRequest, Subject, SweepPoints,
     SweepRequest, ValidateRequest, Validation, Vary, calibrate, calibrate_rows, check, check_scoreboard, compare, diff,
     doctor, explain, export, gather, import, init, launch as launch_processes, plan, quickstart, run, run_from,
-    run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part, validate,
+    run_gathered, serve_launched, simulate, size, stage_front, stage_reports, sweep, take_part, validate,
 };

@@ -38,7 +38,7 @@ pub use export::{ExportTarget, export};
 pub use import::{ImportRequest, import};
 pub use init::{InitRequest, init};
 pub use launch::{Gathered, LaunchRequest, gather, launch, run_gathered, serve_launched, take_part};
-pub use plan::plan;
+pub use plan::{plan, stage_front};
 pub use quickstart::quickstart;
 pub use reporting::{Subject, stage_reports};
 pub use run::{run, run_from};

@@ -3,13 +3,15 @@
 use ir::{CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
 
 use super::super::{Question, context_method, contexts};
+use crate::aim::Pool;
 use crate::legality::balanced_stages;
 
 /// Values of a uniform plan's keys; an empty list stands for every value that divides. Of a list of one value nothing is left
 /// out because it seems of no use: somebody asked for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Space {
-    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by.
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, or
+    /// where fewer devices may do, any number of them.
     pub data: Vec<u32>,
     /// Tensor degrees; empty: all that divide heads, up to 64.
     pub tensor: Vec<u32>,
@@ -56,19 +58,22 @@ const WIDEST_TENSOR: u32 = 64;
 const LARGEST_MICROBATCH: u32 = 16;
 
 /// Plans of a space without recomputation, in a fixed order: small model parallelism first.
-pub(super) struct Spaces {
+pub(in crate::policies) struct Spaces {
     plans: std::vec::IntoIter<Degrees>,
     space: Space,
     batch: u32,
     layers: u32,
     sequence: u32,
     context_method: ContextMethod,
+    pools: Vec<Pool>,
     queue: Vec<Plan>,
 }
 
 /// Degrees of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Degrees {
+    /// What it is laid on.
+    pool: usize,
     data: u32,
     tensor: u32,
     context: u32,
@@ -95,46 +100,62 @@ fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
     (1..=number.min(most)).filter(move |d| number.is_multiple_of(*d))
 }
 
-impl Spaces {
-    pub(super) fn new(space: &Space, ask: &Question<'_>) -> Self {
-        let (model, batch) = (ask.model, ask.workload.global_batch);
-        let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
-        let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
-        let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
-        let contexts = or(&space.context, contexts(ask.workload.sequence_length));
-        let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
-        let experts = match &model.variants.experts {
-            Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
-            None => vec![1],
-        };
-        let mut plans = Vec::new();
-        for tensor in &tensors {
-            for context in &contexts {
-                for pipeline in &pipelines {
-                    let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
-                    let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
-                    let most = (1..=lanes).rev().find(|data| batch.is_multiple_of(*data));
-                    let datas = or(&space.data, most.into_iter().collect());
-                    for (data, expert) in datas.iter().flat_map(|data| experts.iter().map(move |expert| (data, expert)))
-                    {
-                        let per_position = u64::from(*data) * u64::from(*context) * u64::from(*tensor);
-                        if per_position.is_multiple_of(u64::from(*expert)) {
-                            let [data, tensor, context] = [*data, *tensor, *context];
-                            plans.push(Degrees { data, tensor, context, pipeline: *pipeline, expert: *expert });
-                        }
+/// All sets of degrees on so many devices.
+fn degrees(space: &Space, ask: &Question<'_>, (pool, devices): (usize, u64)) -> Vec<Degrees> {
+    let (model, batch) = (ask.model, ask.workload.global_batch);
+    let devices = u32::try_from(devices).unwrap_or(u32::MAX);
+    let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
+    let tensors = or(&space.tensor, divisors(model.heads, WIDEST_TENSOR).collect());
+    let contexts = or(&space.context, contexts(ask.workload.sequence_length));
+    let pipelines = or(&space.pipeline, (1..=model.layers.min(devices)).collect());
+    let experts = match &model.variants.experts {
+        Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
+        None => vec![1],
+    };
+    // Replicas: the most that there are devices for, or any number.
+    let replicas = |lanes: u32| -> Vec<u32> {
+        let dividing = (1..=lanes).rev().filter(|data| batch.is_multiple_of(*data));
+        if ask.aim.may_leave_idle() { dividing.collect() } else { dividing.take(1).collect() }
+    };
+    let mut plans = Vec::new();
+    for tensor in &tensors {
+        for context in &contexts {
+            for pipeline in &pipelines {
+                let taken = u64::from(*tensor) * u64::from(*context) * u64::from(*pipeline);
+                let lanes = u32::try_from(u64::from(devices) / taken.max(1)).unwrap_or(u32::MAX).min(batch);
+                let datas = or(&space.data, replicas(lanes));
+                for (data, expert) in datas.iter().flat_map(|data| experts.iter().map(move |expert| (data, expert))) {
+                    let per_position = u64::from(*data) * u64::from(*context) * u64::from(*tensor);
+                    if per_position.is_multiple_of(u64::from(*expert)) {
+                        let [data, tensor, context] = [*data, *tensor, *context];
+                        plans.push(Degrees { pool, data, tensor, context, pipeline: *pipeline, expert: *expert });
                     }
                 }
             }
         }
+    }
+    plans
+}
+
+impl Spaces {
+    pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        Self::on(space, ask, ask.pools())
+    }
+
+    /// On some devices.
+    fn on(space: &Space, ask: &Question<'_>, pools: Vec<Pool>) -> Self {
+        let all = pools.iter().enumerate().flat_map(|(pool, of)| degrees(space, ask, (pool, of.count())));
+        let mut plans = all.collect::<Vec<_>>();
         plans
             .sort_by_key(|d| (u64::from(d.tensor) * u64::from(d.context) * u64::from(d.pipeline), d.tensor, d.context));
         Self {
             plans: plans.into_iter(),
             space: space.clone(),
-            batch,
-            layers: model.layers,
+            batch: ask.workload.global_batch,
+            layers: ask.model.layers,
             sequence: ask.workload.sequence_length,
-            context_method: context_method(model),
+            context_method: context_method(ask.model),
+            pools,
             queue: Vec::new(),
         }
     }
@@ -162,7 +183,7 @@ impl Spaces {
 
     /// The plan of a number below [`Choices::count`].
     fn plan(&self, degrees: Degrees, choices: &Choices, number: usize) -> Plan {
-        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+        let Degrees { pool, data, tensor, context, pipeline, expert } = degrees;
         let (number, order) = (number / choices.orders.len(), number % choices.orders.len());
         let (number, zero) = (number / choices.zeros.len(), number % choices.zeros.len());
         let (number, sequence) = (number / choices.sequences.len(), number % choices.sequences.len());
@@ -182,7 +203,8 @@ impl Spaces {
             collective: CollectiveAlgorithm::Automatic,
             mesh: Mesh { context, context_method, expert, ..Mesh::default() },
             sharing: Sharing { prefetch: zero == ZeroStage::Zero3, ..Sharing::default() },
-            placement: Vec::new(),
+            placement: self.pools[pool]
+                .placement([data, tensor, context, pipeline].into_iter().map(u64::from).product()),
         }
     }
 
@@ -248,10 +270,18 @@ pub(in crate::policies) struct Numbered {
 
 impl Numbered {
     pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
-        let mut spaces = Spaces::new(space, ask);
+        Self::of(Spaces::new(space, ask))
+    }
+
+    /// Those on some devices.
+    pub(in crate::policies) fn on(space: &Space, ask: &Question<'_>, pool: Pool) -> Self {
+        Self::of(Spaces::on(space, ask, vec![pool]))
+    }
+
+    fn of(mut spaces: Spaces) -> Self {
         let degrees = std::mem::take(&mut spaces.plans).collect::<Vec<_>>();
         let mut end = 0;
-        let count = |degrees: &Degrees| (spaces.choices(*degrees).count() * space.recompute.len()) as u64;
+        let count = |degrees: &Degrees| (spaces.choices(*degrees).count() * spaces.space.recompute.len()) as u64;
         let ends = degrees.iter().map(|degrees| {
             end += count(degrees);
             end
