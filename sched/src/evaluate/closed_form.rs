@@ -16,8 +16,8 @@ use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::Chunk;
 use ir::{
-    Activity, Backward, DeviceKindId, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration,
-    StageMemory, Workload,
+    Activity, Backward, DeviceId, DeviceKindId, Evaluation, Expense, Infeasible, Model, Plan, Prediction, Problem,
+    Schedule, SimDuration, StageMemory, Workload,
 };
 use rustc_hash::FxHashMap;
 
@@ -407,6 +407,14 @@ impl Evaluator for ClosedForm<'_> {
         super::floor::floor(self, plan)
     }
 
+    fn least(&mut self, plan: &Plan) -> Expense {
+        super::floor::least(self, plan)
+    }
+
+    fn rate(&self, device: DeviceId) -> Expense {
+        self.world.cost.least_rate(device)
+    }
+
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         let world = self.world;
         if !crate::legal(plan, world.model, world.workload, world.cost.cluster()).is_empty() {
@@ -480,6 +488,7 @@ impl Evaluator for ClosedForm<'_> {
             memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),
+            expense: world.cost.expense(&plan.placement, layout.per_position().into(), iteration, &everybody.work()),
         };
         Ok(super::with_interval(world.cost, &kinds, prediction))
     }

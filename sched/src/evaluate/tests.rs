@@ -153,6 +153,9 @@ fn closed_form_equals_the_carried_out_program() {
         assert_eq!(closed.iteration, carried.iteration, "{say}");
         let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
         assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
+        assert_eq!(closed.expense.usd, carried.expense.usd, "{say}");
+        let (a, b) = (closed.expense.joules.unwrap(), carried.expense.joules.unwrap());
+        assert!((a / b - 1.0).abs() < 1e-9, "{a} {b} {say}");
     }
     assert!(equal > 400 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
     assert!(unequal > 60, "{unequal} with unequal shares");
