@@ -127,12 +127,14 @@ impl CostModel {
     pub fn expense(&self, placement: &[DeviceId], wide: u64, iteration: SimDuration, work: &[u64]) -> Expense {
         let cluster = self.cluster();
         let seconds = iteration.seconds();
-        let (mut ranks, mut busy) = (vec![0u64; cluster.device_kinds.len()], vec![0.0; cluster.device_kinds.len()]);
+        let kinds = cluster.device_kinds.len();
+        // Nanoseconds, so that the order of ranks does not matter.
+        let (mut ranks, mut busy) = (vec![0u64; kinds], vec![0u128; kinds]);
         for (position, work) in (0u64..).zip(work) {
-            let work = SimDuration::from_nanoseconds(*work).seconds().min(seconds);
+            let work = (*work).min(iteration.nanoseconds());
             for (kind, count) in on_position(cluster, placement, wide, position) {
                 ranks[kind.index()] += count;
-                busy[kind.index()] += work * count as f64;
+                busy[kind.index()] += u128::from(work) * u128::from(count);
             }
         }
         let used = wide * work.len() as u64;
@@ -149,7 +151,7 @@ impl CostModel {
         let usd = sum(&|at, kind| Some(kind.usd_per_hour? / HOUR_S * seconds * paid[at] as f64));
         let joules = sum(&|at, kind| {
             let waits = waiting_power * seconds * paid[at] as f64;
-            Some(kind.tdp_watts? * site_factor * (waits + (busy_power - waiting_power) * busy[at]))
+            Some(kind.tdp_watts? * site_factor * (waits + (busy_power - waiting_power) * busy[at] as f64 * 1e-9))
         });
         Expense { usd, joules }
     }

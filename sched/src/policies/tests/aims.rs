@@ -278,7 +278,7 @@ fn fronts_are_those_of_everything() {
         let measures = choices[usize::try_from(seed % 5).unwrap()].to_vec();
         let values = |found: &Prediction| measures.iter().map(|measure| measure.of(found)).collect::<Vec<_>>();
         let weighed = all.iter().map(|(_, found)| values(found)).collect::<Vec<_>>();
-        let beats = |a: &[f64], b: &[f64]| a != b && a.iter().zip(b).all(|(a, b)| a <= b);
+        let beats = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b) && a.iter().zip(b).any(|(a, b)| a < b);
         let mut expected = weighed.clone();
         expected.retain(|one| !weighed.iter().any(|other| beats(other, one)));
         let order = |list: &mut Vec<Vec<f64>>| {
