@@ -18,7 +18,7 @@ use crate::scenario::{ConstraintChoice, PlanKeys, PolicyName};
 const BUDGET: u64 = 10_000_000;
 /// The same of plans drawn at random, which end with their budget.
 const DRAWS: u64 = 1000;
-/// The same of the search for a front, which leaves out nothing by a bound where memory is weighed: some ten seconds.
+/// The same of the search for a front, which leaves out nothing by a bound where memory is weighed: some twenty seconds.
 const FRONT: u64 = 300_000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
