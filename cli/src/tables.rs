@@ -204,7 +204,7 @@ pub(crate) fn plan(report: &PlanReport) -> String {
             let _ = writeln!(out, "and {} more; --json has them all", report.alternatives.len() - MOST_ROWS);
         }
     }
-    for front in &report.pareto {
+    if let Some(front) = &report.pareto {
         out.push('\n');
         out.push_str(&document(&front.page.document()));
     }

@@ -118,24 +118,27 @@ impl CostModel {
         Expense { usd: kind.usd_per_hour.map(|usd| usd / HOUR_S), joules: kind.tdp_watts.map(|limit| limit * watts) }
     }
 
-    /// What an iteration of so long costs whose ranks are on these devices (empty: rank `r` on device `r`), of which each
-    /// pipeline position has `wide`; `work` is how many nanoseconds the passes of each position take.
+    /// What an iteration of so long costs whose ranks are on these devices (empty: rank `r` on device `r`); of each pipeline
+    /// position how many of them it has, and how many nanoseconds its passes take.
     ///
     /// # Panics
     /// If the cluster lacks a device.
     #[must_use]
-    pub fn expense(&self, placement: &[DeviceId], wide: u64, iteration: SimDuration, work: &[u64]) -> Expense {
+    pub fn expense(&self, placement: &[DeviceId], iteration: SimDuration, positions: &[(u32, u64)]) -> Expense {
         let cluster = self.cluster();
         let seconds = iteration.seconds();
-        let (mut ranks, mut busy) = (vec![0u64; cluster.device_kinds.len()], vec![0.0; cluster.device_kinds.len()]);
-        for (position, work) in (0u64..).zip(work) {
-            let work = SimDuration::from_nanoseconds(*work).seconds().min(seconds);
-            for (kind, count) in on_position(cluster, placement, wide, position) {
+        let kinds = cluster.device_kinds.len();
+        // Nanoseconds, so that the order of ranks does not matter.
+        let (mut ranks, mut busy) = (vec![0u64; kinds], vec![0u128; kinds]);
+        let mut used = 0;
+        for (wide, work) in positions {
+            let (from, work) = (used, (*work).min(iteration.nanoseconds()));
+            used += u64::from(*wide);
+            for (kind, count) in on_position(cluster, placement, (from, used)) {
                 ranks[kind.index()] += count;
-                busy[kind.index()] += work * count as f64;
+                busy[kind.index()] += u128::from(work) * u128::from(count);
             }
         }
-        let used = wide * work.len() as u64;
         let paid = match self.terms.paid {
             Paid::Devices => ranks.clone(),
             Paid::Nodes => of_nodes(cluster, placement, used),
@@ -149,18 +152,17 @@ impl CostModel {
         let usd = sum(&|at, kind| Some(kind.usd_per_hour? / HOUR_S * seconds * paid[at] as f64));
         let joules = sum(&|at, kind| {
             let waits = waiting_power * seconds * paid[at] as f64;
-            Some(kind.tdp_watts? * site_factor * (waits + (busy_power - waiting_power) * busy[at]))
+            Some(kind.tdp_watts? * site_factor * (waits + (busy_power - waiting_power) * busy[at] as f64 * 1e-9))
         });
         Expense { usd, joules }
     }
 }
 
-/// Devices of a pipeline position by kind.
-fn on_position(cluster: &Cluster, placement: &[DeviceId], wide: u64, position: u64) -> Vec<(DeviceKindId, u64)> {
+/// Devices of a pipeline position by kind, whose ranks are those from one to before another.
+fn on_position(cluster: &Cluster, placement: &[DeviceId], (from, to): (u64, u64)) -> Vec<(DeviceKindId, u64)> {
     if cluster.device_kinds.len() == 1 {
-        return vec![(DeviceKindId::new(0), wide)];
+        return vec![(DeviceKindId::new(0), to - from)];
     }
-    let (from, to) = (position * wide, (position + 1) * wide);
     if placement.is_empty() {
         let (before, until) = (first(cluster, from), first(cluster, to));
         let counts = until.into_iter().zip(before).map(|(until, before)| until - before);

@@ -19,6 +19,13 @@ pub struct Weighed {
     pub unit: Unit,
 }
 
+impl Weighed {
+    /// A value in words; a few cents in digits enough to tell them apart.
+    fn text(&self, value: f64) -> String {
+        if self.unit == Unit::Dollars && value.abs() < 10.0 { format!("${value:.4}") } else { self.unit.text(value) }
+    }
+}
+
 /// One plan of the front.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FrontPoint {
@@ -60,7 +67,7 @@ impl ParetoFront {
         let mut table = Table::new("Plans", &columns.collect::<Vec<_>>());
         for (number, point) in self.points.iter().enumerate() {
             let mut row = vec![(number + 1).to_string(), point.plan.clone(), point.devices.to_string()];
-            row.extend(self.weighed.iter().zip(&point.values).map(|(of, value)| of.unit.text(*value)));
+            row.extend(self.weighed.iter().zip(&point.values).map(|(of, value)| of.text(*value)));
             row.push(self.notes(point));
             table.row(row);
         }
@@ -97,15 +104,10 @@ impl ParetoFront {
         let mut figures = vec![Figure::new("plans on the front", self.points.len().to_string(), "")];
         for (at, of) in self.weighed.iter().enumerate() {
             if let Some((low, high)) = range(self.points.iter().map(|point| point.values[at])) {
-                figures.push(Figure::new(
-                    of.name.clone(),
-                    format!("{} to {}", of.unit.text(low), of.unit.text(high)),
-                    "",
-                ));
+                figures.push(Figure::new(of.name.clone(), format!("{} to {}", of.text(low), of.text(high)), ""));
             }
         }
-        let note =
-            "Each of these plans is better than any other in something, or as good in all of it. Left and low is good.";
+        let note = "No other plan is at least as good as one of these in all that is weighed. Left and low is good.";
         let mut section = Section::new("Front", note);
         if !self.points.is_empty() {
             let keys = vec![
@@ -186,7 +188,7 @@ impl ParetoFront {
         // What was chosen lies on top.
         let (chosen, others): (Vec<_>, Vec<_>) = self.points.iter().partition(|point| point.chosen);
         for point in others.into_iter().chain(chosen) {
-            let values = self.weighed.iter().zip(&point.values).map(|(of, value)| of.unit.text(*value));
+            let values = self.weighed.iter().zip(&point.values).map(|(of, value)| of.text(*value));
             let title =
                 format!("{} on {} devices: {}", point.plan, point.devices, values.collect::<Vec<_>>().join(", "));
             let (fill, radius) = if point.chosen { (palette::CURVES[1], 5.0) } else { (colour, 3.0) };

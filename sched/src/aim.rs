@@ -66,7 +66,7 @@ impl Score {
     /// How many times another.
     #[must_use]
     pub fn over(self, other: Self) -> f64 {
-        if self.0 == other.0 { 1.0 } else { self.0 / other.0.max(f64::MIN_POSITIVE) }
+        if self == other { 1.0 } else { self.0 / other.0.max(f64::MIN_POSITIVE) }
     }
 }
 

@@ -22,7 +22,7 @@ const BUDGET: u64 = 10_000_000;
 /// The same of searches that end with their budget: draws at random, and trees.
 const DRAWS: u64 = 1000;
 const TREE: u64 = 2000;
-/// The same of the search for a front, which leaves out nothing by a bound where memory is weighed: some ten seconds.
+/// The same of the search for a front, which leaves out nothing by a bound where memory is weighed: some twenty seconds.
 const FRONT: u64 = 300_000;
 
 /// The plan that was written, if it is legal, whether it fits or not.

@@ -45,22 +45,25 @@ fn near(found: Expense, usd: f64, joules: f64) {
 
 #[test]
 fn money_is_the_rent_of_what_is_paid() {
-    let (half_hour, work) = (SimDuration::from_seconds(1800.0).unwrap(), [1_000_000_000_000; 3]);
+    let (half_hour, work) = (SimDuration::from_seconds(1800.0).unwrap(), [(1, 1_000_000_000_000); 3]);
     // Three positions of one device, the first three of the first node: 1000 of 1800 seconds busy.
     let terms = |paid| Terms { paid, ..Terms::default() };
     let watts = |devices: f64, limit: f64| limit * 0.5 * 1800.0 * devices;
     let busy = 3.0 * 500.0 * 0.5 * 1000.0;
-    let on = |paid| model(terms(paid)).expense(&[], 1, half_hour, &work);
+    let on = |paid| model(terms(paid)).expense(&[], half_hour, &work);
     near(on(Paid::Devices), 4.5, watts(3.0, 500.0) + busy);
     near(on(Paid::Nodes), 6.0, watts(4.0, 500.0) + busy);
     near(on(Paid::Cluster), 13.0, watts(8.0, 500.0) + watts(2.0, 300.0) + busy);
     // The same by their devices, and three that lie on all nodes.
-    let placed =
-        |devices: [u32; 3]| model(terms(Paid::Nodes)).expense(&devices.map(DeviceId::new), 1, half_hour, &work);
+    let placed = |devices: [u32; 3]| model(terms(Paid::Nodes)).expense(&devices.map(DeviceId::new), half_hour, &work);
     near(placed([2, 0, 1]), 6.0, watts(4.0, 500.0) + busy);
     near(placed([3, 4, 9]), 13.0, watts(8.0, 500.0) + watts(2.0, 300.0) + (2.0 * 500.0 + 300.0) * 0.5 * 1000.0);
+    // So do three of unlike width: two of four, and one of two.
+    let unlike = [(4, 0), (4, 0), (2, 1_000_000_000_000)];
+    let found = model(terms(Paid::Devices)).expense(&[], half_hour, &unlike);
+    near(found, 13.0, watts(8.0, 500.0) + watts(2.0, 300.0) + 2.0 * 300.0 * 0.5 * 1000.0);
     // Five positions of two reach into the last node.
-    near(model(terms(Paid::Nodes)).expense(&[], 2, half_hour, &[0; 5]), 13.0, watts(8.0, 500.0) + watts(2.0, 300.0));
+    near(model(terms(Paid::Nodes)).expense(&[], half_hour, &[(2, 0); 5]), 13.0, watts(8.0, 500.0) + watts(2.0, 300.0));
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn energy_is_power_by_utilisation() {
     let second = SimDuration::from_seconds(1.0).unwrap();
     let terms =
         Terms { busy_power: 0.9, waiting_power: 0.2, site_factor: 1.5, paid: Paid::Devices, ..Terms::default() };
-    let of = |work: u64| model(terms).expense(&[], 1, second, &[work]).joules.unwrap();
+    let of = |work: u64| model(terms).expense(&[], second, &[(1, work)]).joules.unwrap();
     assert!((of(0) - 500.0 * 0.2 * 1.5).abs() < 1e-9);
     assert!((of(1_000_000_000) - 500.0 * 0.9 * 1.5).abs() < 1e-9);
     // Passes that take longer than the iteration are no more than all of it.

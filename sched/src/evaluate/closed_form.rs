@@ -488,7 +488,7 @@ impl Evaluator for ClosedForm<'_> {
             memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),
-            expense: world.cost.expense(&plan.placement, layout.per_position().into(), iteration, &everybody.work()),
+            expense: world.cost.expense(&plan.placement, iteration, &everybody.work(&layout)),
         };
         Ok(super::with_interval(world.cost, &kinds, prediction))
     }

@@ -45,8 +45,9 @@ pub(super) fn least(closed: &mut ClosedForm<'_>, plan: &Plan) -> Expense {
     let Some((iteration, work)) = floors(closed, plan).filter(|_| plan.shares.are_equal()) else {
         return Expense::default();
     };
-    let wide = u64::from(layout(plan).per_position());
-    closed.world().cost.expense(&plan.placement, wide, iteration, &work)
+    let wide = layout(plan).per_position();
+    let positions = work.into_iter().map(|work| (wide, work)).collect::<Vec<_>>();
+    closed.world().cost.expense(&plan.placement, iteration, &positions)
 }
 
 /// What an iteration takes at least, and the passes of each position, in nanoseconds.

@@ -101,8 +101,8 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         Clock::Measured => took,
     };
     let mean_of = |(work, ranks): &(u128, u128)| u64::try_from(work / (*ranks).max(1)).expect("a mean of times");
-    let works = by_position.iter().map(mean_of).collect::<Vec<_>>();
-    let wide = program.layout.per_position().into();
+    let wide = |position: u32| program.layout.at(position).per_position();
+    let positions = (0u32..).zip(&by_position).map(|(at, of)| (wide(at), mean_of(of))).collect::<Vec<_>>();
     let prediction = Prediction {
         iteration,
         interval: None,
@@ -111,7 +111,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         memory,
         basis: basis_shares(basis),
         at_risk: at_risk(program, timeline, cost),
-        expense: cost.expense(&program.placement, wide, iteration, &works),
+        expense: cost.expense(&program.placement, iteration, &positions),
     };
     match timeline.clock {
         Clock::Simulated => super::with_interval(cost, &kinds(program, timeline, cost), prediction),

@@ -18,8 +18,8 @@ impl Search<'_, '_> {
         let mut reasons = vec![format!("{} of {} looked at: {}", aim.best(), self.used, self.ask.figure(&winner))];
         let better = aim.better();
         reasons.push(match bound {
-            Some(bound) if bound == score => format!("no plan of the space is {better}"),
-            Some(0.0) => "the budget ended the search: nothing bounds what is left".to_owned(),
+            Some(bound) if bound >= score => format!("no plan of the space is {better}"),
+            Some(bound) if bound <= 0.0 => "the budget ended the search: nothing bounds what is left".to_owned(),
             Some(bound) => {
                 let left = (1.0 - bound / score) * 100.0;
                 match aim.objective {

@@ -60,7 +60,7 @@ impl Search<'_, '_> {
         let better = aim.better();
         if bound >= score {
             format!("{SPACE} {better}")
-        } else if bound == 0.0 {
+        } else if bound <= 0.0 {
             "nothing bounds what was not tried".to_owned()
         } else if aim.objective == Objective::Time {
             format!("{SPACE} faster than {:.3} s, so at most {left:.1} % are left", bound * 1e-9)
