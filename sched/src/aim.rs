@@ -266,6 +266,16 @@ impl Aim {
         (seconds > deadline).then_some(seconds)
     }
 
+    /// A device of a plan that is to be avoided.
+    #[must_use]
+    pub fn avoided(&self, plan: &Plan) -> Option<DeviceId> {
+        if self.avoid.is_empty() {
+            return None;
+        }
+        let ranks = 0..u32::try_from(plan.world()).unwrap_or(u32::MAX);
+        ranks.map(|rank| plan.device(ir::Rank::new(rank))).find(|device| self.avoid.binary_search(device).is_ok())
+    }
+
     /// Which limits a prediction breaks, and by how much.
     #[must_use]
     pub fn broken(&self, prediction: &Prediction) -> Vec<Problem> {

@@ -43,7 +43,7 @@ fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
         for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1] {
             let Ok(grid) = schedules::grid(&schedule, p, v, m) else { continue };
             let order = Order::of(&grid, p * v).unwrap();
-            let [expect] = super::closed_form::by_grid(&grid, &order, p * v, [&times]).ends;
+            let [expect] = super::recurrence::by_grid(&grid, &order, p * v, [&times]).ends;
             for skip in [false, true] {
                 let ends = match schedule {
                     Schedule::GPipe if v == 1 => gpipe(m, &times, skip),
