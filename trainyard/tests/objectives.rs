@@ -100,7 +100,7 @@ fn constraints_are_kept_to() {
         left.fold(f64::INFINITY, f64::min)
     };
     let usual = planned("exhaustive", "");
-    for policy in ["megatron", "exhaustive", "dynprog", "random"] {
+    for policy in ["megatron", "exhaustive", "dynprog", "random", "mcts", "mcts-seeded", "learned"] {
         let plan = planned(policy, "[constraints]\nmemory_headroom = \"30GiB\"\n");
         let most = plan.prediction.memory.iter().map(|stage| stage.peak_gib).fold(0.0, f64::max);
         assert!(free(&plan) >= 0.0 && most <= 50.1, "{policy}: {most}");
@@ -146,7 +146,7 @@ fn constraints_are_kept_to() {
 #[test]
 fn what_cannot_be_kept_to_is_named_with_what_is_nearest() {
     let asked = |more: &str| format!("[constraints]\ntokens = \"2T\"\n{more}");
-    for policy in ["megatron", "exhaustive", "dynprog", "random"] {
+    for policy in ["megatron", "exhaustive", "dynprog", "random", "mcts", "mcts-seeded", "learned"] {
         refused(
             policy,
             &asked("budget_usd = 1000\n"),
