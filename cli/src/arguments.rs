@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use trainyard::scenario::PolicyName;
+use trainyard::scenario::{Measure, Objective, PolicyName};
 
 use crate::ablation::AblateArguments;
 use crate::exit;
@@ -177,6 +177,13 @@ pub(crate) enum Verb {
         /// mcts-seeded (which begins from the answer of dynprog) or random
         #[arg(long, value_name = "POLICY", value_parser = policy)]
         policy: Option<PolicyName>,
+        /// What is made small, in place of what the scenario says: time, money or energy
+        #[arg(long, value_name = "OBJECTIVE", value_parser = objective)]
+        objective: Option<Objective>,
+        /// Show the plans too that no other beats in all of these: time, money, energy, memory
+        #[arg(long, value_name = "MEASURES", num_args = 0..=1, require_equals = true,
+              default_missing_value = "time,money,energy,memory", value_parser = measures)]
+        pareto: Option<Measures>,
     },
     /// Search for the order of devices that is fastest for a scenario's plan, and say what it gains
     Place {
@@ -453,6 +460,33 @@ impl Verb {
     }
 }
 
+/// What a front weighs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Measures(pub(crate) Vec<Measure>);
+
+/// `time,money`.
+fn measures(text: &str) -> Result<Measures, String> {
+    let names = Measure::ALL.map(Measure::name).join(", ");
+    let one = |word: &str| {
+        let found = Measure::ALL.into_iter().find(|measure| measure.name() == word.trim());
+        found.ok_or_else(|| format!("nothing weighs `{word}`; there are {names}"))
+    };
+    let found = text.split(',').map(one).collect::<Result<Vec<_>, _>>()?;
+    let twice = found.iter().enumerate().find(|(at, measure)| found[..*at].contains(measure));
+    match (twice, found.len()) {
+        (Some((_, measure)), _) => Err(format!("{} is there twice", measure.name())),
+        (None, 1) => Err(format!("a front weighs two or more of {names}")),
+        (None, _) => Ok(Measures(found)),
+    }
+}
+
+/// An objective by its name.
+fn objective(text: &str) -> Result<Objective, String> {
+    let names = Objective::ALL.map(Objective::name).join(", ");
+    let found = Objective::ALL.into_iter().find(|objective| objective.name() == text);
+    found.ok_or_else(|| format!("there is no objective `{text}`; there are {names}"))
+}
+
 /// A policy by its name.
 pub(crate) fn policy(text: &str) -> Result<PolicyName, String> {
     let names = PolicyName::ALL.map(PolicyName::name).join(", ");
@@ -485,6 +519,27 @@ mod tests {
     #[test]
     fn the_arguments_are_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_front_weighs_two_or_more() {
+        let check = |text: &str, expect: Option<&[Measure]>| {
+            assert_eq!(measures(text).ok().map(|Measures(list)| list).as_deref(), expect, "{text}");
+        };
+        check("time,money", Some(&[Measure::Time, Measure::Money]));
+        check("memory, time ,energy", Some(&[Measure::Memory, Measure::Time, Measure::Energy]));
+        check("time", None);
+        check("time,time", None);
+        check("time,price", None);
+        check("", None);
+        let read = |words: &[&str]| Arguments::try_parse_from(words).ok().map(|read| read.verb);
+        let front = |words: &[&str]| match read(words) {
+            Some(Verb::Plan { pareto, of, .. }) => pareto.map(|Measures(list)| (list.len(), of.scenario)),
+            _ => None,
+        };
+        assert_eq!(front(&["trainyard", "plan", "--pareto", "s"]), Some((4, PathBuf::from("s"))));
+        assert_eq!(front(&["trainyard", "plan", "s", "--pareto=time,energy"]), Some((2, PathBuf::from("s"))));
+        assert!(read(&["trainyard", "plan", "s", "--objective", "speed"]).is_none());
     }
 
     #[test]

@@ -175,8 +175,15 @@ pub(crate) fn sweep(report: &SweepResult) -> String {
 pub(crate) fn plan(report: &PlanReport) -> String {
     let mut out = String::new();
     title(&mut out, &format!("{}: {}", report.header.scenario, report.plan.words));
-    line(&mut out, "decided by", report.policy);
+    line(&mut out, "decided by", format!("{}, for the least {}", report.policy, report.objective));
     prediction(&mut out, &report.prediction);
+    if let Some(usd) = report.usd_per_million_tokens {
+        line(&mut out, "money", format!("${usd:.4} per million tokens"));
+    }
+    if let Some(joules) = report.joules_per_token {
+        line(&mut out, "energy", format!("{joules:.4} J per token"));
+    }
+    report.expense_notes.iter().for_each(|note| line(&mut out, "", note));
     report.stack_notes.iter().for_each(|note| line(&mut out, "stack", note));
     for reason in &report.reasons {
         line(&mut out, "because", reason);
@@ -196,6 +203,10 @@ pub(crate) fn plan(report: &PlanReport) -> String {
         if report.alternatives.len() > MOST_ROWS {
             let _ = writeln!(out, "and {} more; --json has them all", report.alternatives.len() - MOST_ROWS);
         }
+    }
+    if let Some(front) = &report.pareto {
+        out.push('\n');
+        out.push_str(&document(&front.page.document()));
     }
     out
 }

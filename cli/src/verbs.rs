@@ -113,10 +113,15 @@ fn answer(verb: &Verb, context: &Context<'_>) -> Result<Answer, Error> {
 fn of_scenario(verb: &Verb, of: &OfScenario, context: &Context<'_>) -> Result<Answer, Error> {
     let (loaded, mut out) = open(of)?;
     match verb {
-        Verb::Plan { policy, .. } => {
+        Verb::Plan { policy, objective, pareto, .. } => {
             let loaded = policy.map_or_else(|| loaded.clone(), |policy| loaded.clone().decided_by(policy));
+            let loaded = objective.map_or_else(|| loaded.clone(), |objective| loaded.clone().minimising(objective));
+            let loaded = pareto.as_ref().map_or_else(|| loaded.clone(), |of| loaded.clone().weighing(of.0.clone()));
             let report = trainyard::plan(&loaded, context)?;
             stage(&mut out, "planned.toml", report.planned_scenario.as_bytes())?;
+            if let Some(front) = &report.pareto {
+                out.as_mut().map_or(Ok(()), |out| trainyard::stage_front(out, front))?;
+            }
             close(out, &loaded, "plan.json", &json(&report))?;
             Ok(Answer::good(json(&report), tables::plan(&report)))
         }

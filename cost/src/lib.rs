@@ -78,6 +78,7 @@ mod shapes;
 mod slowing;
 mod stack;
 mod storage;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -105,3 +106,4 @@ pub use stack::{
     Stacks, Widening,
 };
 pub use storage::{checkpoint_bytes, transfer_time};
+pub use terms::{Headroom, Paid, Terms};

@@ -13,7 +13,7 @@ use crate::collective::{self, Exchange, Formula, Mixed, Pricing, Steps};
 use crate::compute::{LONGEST, Prepared, Software, fitted, nanoseconds};
 use crate::prices::{Prices, begins, kind_prices, neighbours, total};
 use crate::profile::Ready;
-use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants};
+use crate::{GroupPlace, PassTable, Slowing, Stack, StackConstants, Terms};
 
 mod crossing;
 mod profiled;
@@ -59,6 +59,7 @@ pub struct CostModel {
     stragglers_per_doubling: f64,
     /// Measured layers, by kind of device; empty if there are none.
     profiles: Vec<Option<Ready>>,
+    pub(crate) terms: Terms,
 }
 
 /// Where prices come from.
@@ -124,7 +125,8 @@ impl CostModel {
     }
 
     fn of(cluster: Cluster, source: Source) -> Self {
-        Self { cluster, source, stack: Stack::default(), stragglers_per_doubling: 0.0, profiles: Vec::new() }
+        let (stack, terms) = (Stack::default(), Terms::default());
+        Self { cluster, source, stack, stragglers_per_doubling: 0.0, profiles: Vec::new(), terms }
     }
 
     /// With what a software stack adds. Without one nothing is added, and the spread is the hardware's own. Given

@@ -15,4 +15,5 @@ mod profiles;
 mod published;
 mod stacks;
 mod swarm;
+mod terms;
 mod trust;

@@ -48,7 +48,7 @@ pub use model::{
 pub use plan::{
     Axis, CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Sharing, StagePlan, VocabularyDivision, ZeroStage,
 };
-pub use prediction::{Candidate, Evaluation, Infeasible, Prediction, StageMemory};
+pub use prediction::{Candidate, Evaluation, Expense, Infeasible, Prediction, StageMemory};
 pub use problem::{Problem, SourceSpan};
 pub use program::{Instruction, Op, Program, Role};
 pub use quantity::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration, SimTime};

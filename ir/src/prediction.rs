@@ -9,7 +9,7 @@ pub struct StageMemory {
     pub stage: StageId,
     /// A device that holds it (the one with the least memory).
     pub device: DeviceId,
-    /// Capacity of that device.
+    /// What a plan may take of that device: its memory, less what is to be left free.
     pub capacity: Bytes,
     /// Peak of the sum.
     pub peak: Bytes,
@@ -36,6 +36,17 @@ pub struct Prediction {
     pub basis: BasisShare,
     /// What of it hangs on constants that differ from one installation to the next.
     pub at_risk: AtRisk,
+    /// Money and energy.
+    pub expense: Expense,
+}
+
+/// Money and energy of an iteration; `None` where a device that is paid has no price, or no power limit.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Expense {
+    /// Rent, US dollars.
+    pub usd: Option<f64>,
+    /// Energy, joules.
+    pub joules: Option<f64>,
 }
 
 /// What of an iteration hangs on constants that no device's data sheet tells: they belong to hosts and to software, and

@@ -35,7 +35,7 @@ const WORST: f64 = 4.0;
 /// Searches a job with what is known, and tells what was found.
 #[must_use]
 pub fn lesson(drawn: &Drawn, weights: &Arc<Weights>, evaluations: u64, rng: &mut ChaCha8Rng) -> Lesson {
-    let ask = Question { model: &drawn.model, workload: &drawn.workload, cluster: drawn.cost.cluster() };
+    let ask = Question::new(&drawn.model, &drawn.workload, drawn.cost.cluster());
     let mut closed = ClosedForm::new(&drawn.model, &drawn.workload, &drawn.cost);
     let planner = Mcts { guide: Guide::Learned(Arc::clone(weights)), ..Mcts::new(rng.random()) };
     let study = planner.study(&ask, &mut closed, evaluations, EXPLORE);

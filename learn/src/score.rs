@@ -26,7 +26,7 @@ pub struct Searched {
 /// are carried out by the simulator too.
 #[must_use]
 pub fn searched(drawn: &Drawn, guide: &Guide, (seed, budgets): (u64, &[u64]), simulate: bool) -> Vec<Option<Searched>> {
-    let ask = Question { model: &drawn.model, workload: &drawn.workload, cluster: drawn.cost.cluster() };
+    let ask = Question::new(&drawn.model, &drawn.workload, drawn.cost.cluster());
     let mut closed = ClosedForm::new(&drawn.model, &drawn.workload, &drawn.cost);
     let planner = Mcts { guide: guide.clone(), ..Mcts::new(seed) };
     let mut found: Vec<Option<(Plan, f64)>> = vec![None; budgets.len()];

@@ -57,8 +57,8 @@
 //!
 //! Beside timelines it owns the plain tables of pages whose numbers come from elsewhere, each filled by its caller and
 //! written as a [`Document`]: [`scoreboard`] (predictions against measured rows), [`waterfall`] (where a step goes and what
-//! each part would give back), [`sweep`] (a long table of points), [`ablation`]
-//! (policies over scenarios and seeds), [`diff`], [`candidates`], [`sizing`], [`long_run`]; and [`junit`].
+//! each part would give back), [`sweep`] (a long table of points), [`ablation`] (policies over scenarios and seeds),
+//! [`diff`], [`candidates`], [`pareto`], [`sizing`], [`long_run`]; and [`junit`].
 //!
 //! Read next: [`metrics`] for how an iteration's time is divided, [`compare`] for how two timelines join.
 
@@ -74,6 +74,7 @@ pub mod junit;
 pub mod long_run;
 pub mod metrics;
 mod page;
+pub mod pareto;
 mod perfetto;
 mod pictures;
 mod report;

@@ -22,6 +22,8 @@ pub enum Unit {
     DeviceHours,
     /// Energy in megawatt-hours.
     MegawattHours,
+    /// Energy in joules.
+    Joules,
     /// Tokens per second.
     TokensPerSecond,
     /// Things that are counted.
@@ -42,6 +44,7 @@ impl Unit {
             Self::Dollars => show::dollars(value),
             Self::DeviceHours => show::with_prefix(value, "h"),
             Self::MegawattHours => format!("{} MWh", show::number(value)),
+            Self::Joules => format!("{} J", show::number(value)),
             Self::TokensPerSecond => show::with_prefix(value, "tokens/s"),
             Self::Count => with_commas(value),
             Self::Plain if value.fract() == 0.0 => with_commas(value),
@@ -60,6 +63,7 @@ impl Unit {
             | Self::Dollars
             | Self::DeviceHours
             | Self::MegawattHours
+            | Self::Joules
             | Self::TokensPerSecond
             | Self::Count
             | Self::Plain => self.text(value),
@@ -110,6 +114,7 @@ impl Unit {
                 (scale, "", unit)
             }
             Self::MegawattHours => (1.0, "", " MWh"),
+            Self::Joules => (1.0, "", " J"),
             Self::TokensPerSecond => {
                 let (scale, unit) = pick(&RATES);
                 (scale, "", unit)

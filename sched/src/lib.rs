@@ -4,6 +4,7 @@
 //! * [`legality`]: whether a plan can be carried out, with every reason and the nearest plans that can;
 //! * [`lowering`]: from a plan to the folded [`ir::Program`] that a backend carries out;
 //! * [`evaluate`]: plans to predictions, in closed form or on any backend;
+//! * [`aim`]: what planners make small and keep to;
 //! * [`policies`]: planners, which search with an evaluator that they are handed;
 //! * [`placement`]: which rank is on which device;
 //! * [`drive`](mod@drive): the loop that carries out programs and lets a controller decide between iterations.
@@ -28,6 +29,7 @@
 //! Read next: [`passes`] for what one pass consists of, then [`lowering`].
 
 mod across;
+pub mod aim;
 mod axes;
 pub mod drive;
 pub mod evaluate;
@@ -44,12 +46,14 @@ mod state;
 mod testing;
 mod vocabulary;
 
+pub use aim::{Aim, Limits, Objective, Score};
 pub use drive::{Controller, Drive, StaticController, drive, drive_on};
 pub use evaluate::{ClosedForm, Evaluator, OnBackend, Relief, StageCost, memory_problems, summarise};
 pub use legality::{Runtime, legal, nearest, refused_by};
 pub use lowering::{Folding, lower, lower_as};
 pub use placement::{Placed, place};
 pub use policies::{
-    DynProg, Exhaustive, Guide, Held, Manual, Mcts, Megatron, Planner, Question, Random, Space, Start, Switched,
+    DynProg, Exhaustive, Front, Guide, Held, Manual, Mcts, Measure, Megatron, Pareto, Planner, Question, Random, Space,
+    Start, Switched,
 };
 pub use policies::{learned, mcts};

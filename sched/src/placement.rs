@@ -42,7 +42,7 @@ struct Score {
 struct Search<'a> {
     plan: &'a Plan,
     evaluator: &'a mut dyn Evaluator,
-    refused: &'a dyn Fn(&Plan) -> bool,
+    refused: Refused<'a>,
     budget: u64,
     used: u64,
     /// Where the search is: the best order, or the first one while none is legal.
@@ -50,6 +50,9 @@ struct Search<'a> {
     best: Option<(Prediction, Score)>,
     steps: Vec<(String, Prediction)>,
 }
+
+/// What says of a placement, with what is predicted of it, that it cannot be.
+pub type Refused<'a> = &'a dyn Fn(&Plan, &Prediction) -> bool;
 
 /// Searches for a faster order of devices. `refused` says of a placement that it cannot be: any other is better.
 ///
@@ -59,7 +62,7 @@ pub fn place(
     plan: &Plan,
     cluster: &Cluster,
     evaluator: &mut dyn Evaluator,
-    refused: &dyn Fn(&Plan) -> bool,
+    refused: Refused<'_>,
     budget: u64,
 ) -> Result<Placed, Infeasible> {
     let world = u32::try_from(plan.world().min(cluster.devices())).unwrap_or(u32::MAX);
@@ -71,7 +74,7 @@ pub fn place(
         // There is no device for each rank, in whatever order.
         return Err(infeasible.clone());
     }
-    let best = first.as_ref().ok().map(|before| (before.clone(), score(before, refused(&start))));
+    let best = first.as_ref().ok().map(|before| (before.clone(), score(before, refused(&start, before))));
     let mut search = Search { plan, evaluator, refused, budget, used: 1, placement, best, steps: Vec::new() };
     search.axes(cluster);
     let settled = search.exchanges(cluster);
@@ -101,7 +104,7 @@ impl Search<'_> {
         self.used += 1;
         let plan = Plan { placement: placement.clone(), ..self.plan.clone() };
         let Ok(prediction) = self.evaluator.evaluate(&plan) else { return false };
-        let score = score(&prediction, (self.refused)(&plan));
+        let score = score(&prediction, (self.refused)(&plan, &prediction));
         let better = self.best.as_ref().is_none_or(|(_, best)| score < *best);
         if better {
             self.steps.push((words(), prediction.clone()));

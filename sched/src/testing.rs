@@ -37,8 +37,8 @@ pub(crate) fn device(name: &str, memory_gib: u64) -> DeviceKind {
         memory_bandwidth: BytesPerSecond::new(2039e9).unwrap(),
         multiprocessors: 108,
         slowdown: 1.0,
-        tdp_watts: None,
-        usd_per_hour: None,
+        tdp_watts: Some(250.0 + memory_gib as f64),
+        usd_per_hour: Some(memory_gib as f64 / 40.0),
         price_source: None,
         source: "test".into(),
     }

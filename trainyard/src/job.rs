@@ -58,7 +58,7 @@ pub(crate) fn cost_model(loaded: &Loaded, measured: Option<&Calibration>) -> Res
             })
         }
     };
-    result.map_err(|problems| loaded.error(problems))
+    result.map(|model| model.with_terms(scenario.terms())).map_err(|problems| loaded.error(problems))
 }
 
 /// Puts the scenario's own measured collectives before those of every calibration: the first of a group counts.

@@ -56,5 +56,5 @@ pub use verbs::{
     LaunchRequest, PlaceRequest, Seeds, Shard, Subject, SweepPoints, SweepRequest, TrainPolicyRequest, ValidateRequest,
     Validation, Vary, ablate, calibrate, calibrate_rows, check, check_scoreboard, compare, diff, doctor, explain,
     export, gather, import, init, launch as launch_processes, merge_ablations, place, plan, quickstart, run, run_from,
-    run_gathered, serve_launched, simulate, size, stage_reports, sweep, take_part, train_policy, validate,
+    run_gathered, serve_launched, simulate, size, stage_front, stage_reports, sweep, take_part, train_policy, validate,
 };

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ir::program::Chunk;
-use ir::{Candidate, DeviceKindId, Evaluation, Infeasible, Plan, Schedule, StagePlan};
+use ir::{Candidate, DeviceId, DeviceKindId, Evaluation, Expense, Infeasible, Plan, Schedule, StagePlan};
 use sched::{
-    ClosedForm, DynProg, Evaluator, Exhaustive, Guide, Held, Manual, Mcts, Megatron, OnBackend, Planner, Question,
-    Random, Space, StageCost, Start, Switched,
+    ClosedForm, DynProg, Evaluator, Exhaustive, Front, Guide, Held, Manual, Mcts, Measure, Megatron, OnBackend, Pareto,
+    Planner, Question, Random, Space, StageCost, Start, Switched,
 };
 use sim::Simulator;
 
@@ -14,7 +14,7 @@ use crate::Error;
 use crate::catalog;
 use crate::job::{Decision, Job};
 use crate::progress::Context;
-use crate::scenario::{PlanKeys, PolicyName};
+use crate::scenario::{ConstraintChoice, PlanKeys, PolicyName};
 
 /// Evaluations of one decision. The rules of thumb try some hundreds; of the hundred thousand uniform plans of a thousand
 /// devices a few thousand are evaluated.
@@ -22,6 +22,8 @@ const BUDGET: u64 = 10_000_000;
 /// The same of searches that end with their budget: draws at random, and trees.
 const DRAWS: u64 = 1000;
 const TREE: u64 = 2000;
+/// The same of the search for a front, which leaves out nothing by a bound where memory is weighed: some twenty seconds.
+const FRONT: u64 = 300_000;
 
 /// The plan that was written, if it is legal, whether it fits or not.
 pub(crate) fn manual(job: &Job<'_>, plan: &Plan, context: &Context<'_>) -> Result<Decision, Error> {
@@ -174,7 +176,8 @@ fn decide(
     held: impl Fn(Plan) -> Plan,
 ) -> Result<Decision, Error> {
     let scenario = &job.loaded.scenario;
-    let ask = Question { model: &scenario.model, workload: &scenario.workload, cluster: &scenario.cluster };
+    let aim = scenario.aim();
+    let ask = Question { aim: &aim, ..Question::new(&scenario.model, &scenario.workload, &scenario.cluster) };
     let mut stopped = Ok(());
     let mut evaluator = Watched { inner: evaluator, search: SearchLog::default() };
     let candidates = planner.plan(&ask, &mut evaluator, budget, &mut |done, best| {
@@ -200,6 +203,47 @@ fn decide(
     Ok(Decision { policy, plan: chosen.plan, prediction, reasons, others: distinct.collect(), search })
 }
 
+/// Plans that no other beats in what is weighed: all uniform ones with the keys that were written held fast, and those that
+/// the policy chose among.
+pub(crate) fn front(
+    job: &Job<'_>,
+    keys: &PlanKeys,
+    measures: &[Measure],
+    decision: &Decision,
+    context: &Context<'_>,
+) -> Result<Front, Error> {
+    let scenario = &job.loaded.scenario;
+    let aim = scenario.aim();
+    let ask = Question { aim: &aim, ..Question::new(&scenario.model, &scenario.workload, &scenario.cluster) };
+    let (global_batch, inner) =
+        (scenario.workload.global_batch, ClosedForm::new(&scenario.model, &scenario.workload, &job.cost));
+    let mut evaluator = Holding { keys, global_batch, inner };
+    let chosen = Candidate {
+        plan: decision.plan.clone(),
+        evaluation: Ok(decision.prediction.clone()),
+        reasons: decision.reasons.clone(),
+    };
+    let others = std::iter::once(chosen).chain(decision.others.iter().cloned()).collect::<Vec<_>>();
+    let search = Pareto { space: space(keys), measures: measures.to_vec() };
+    let mut stopped = Ok(());
+    let budget = keys.budget.unwrap_or(FRONT);
+    let found = search.front(&ask, &mut evaluator, budget, &others, &mut |done, _| {
+        if stopped.is_ok() {
+            stopped = context.step("front", done, 0, "");
+        }
+    });
+    stopped?;
+    let found = found.map_err(|infeasible| job.infeasible(infeasible))?;
+    let points = found.points.into_iter().map(|(plan, prediction)| (hold(keys, &plan, global_batch), prediction));
+    Ok(Front { points: points.collect(), notes: found.notes })
+}
+
+/// Which limits the plan that was chosen breaks: one that was written may.
+pub(crate) fn broken(job: &Job<'_>, prediction: &ir::Prediction) -> Option<Error> {
+    let reasons = job.loaded.scenario.aim().broken(prediction);
+    (!reasons.is_empty()).then(|| job.infeasible(Infeasible { reasons, nearest: Vec::new() }))
+}
+
 /// Why a prediction's plan does not fit, with one that does, or why the rules of thumb find none; `None` if it fits.
 pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Context<'_>) -> Option<Error> {
     let mut reasons = sched::memory_problems(prediction);
@@ -207,6 +251,10 @@ pub(crate) fn misfit(job: &Job<'_>, prediction: &ir::Prediction, context: &Conte
         return None;
     }
     for reason in &mut reasons {
+        let headroom = job.loaded.scenario.constraints.memory_headroom;
+        if headroom != ConstraintChoice::default().memory_headroom {
+            reason.message.push_str(", less what constraints.memory_headroom leaves free");
+        }
         // In the words of a scenario, so that the reason stands where the plan is written.
         if let Some(stage) = reason.subject.strip_prefix("stage ") {
             reason.message = format!("stage {stage} {}", reason.message);
@@ -255,6 +303,12 @@ impl Evaluator for Watched<'_> {
     fn floor(&mut self, plan: &Plan) -> Option<ir::SimDuration> {
         self.inner.floor(plan)
     }
+    fn least(&mut self, plan: &Plan) -> Expense {
+        self.inner.least(plan)
+    }
+    fn rate(&self, device: DeviceId) -> Expense {
+        self.inner.rate(device)
+    }
     fn share_out(&mut self, plan: &Plan) -> Option<Plan> {
         self.inner.share_out(plan)
     }
@@ -279,6 +333,12 @@ impl<E: Evaluator> Evaluator for Holding<'_, E> {
     }
     fn floor(&mut self, plan: &Plan) -> Option<ir::SimDuration> {
         self.inner.floor(&hold(self.keys, plan, self.global_batch))
+    }
+    fn least(&mut self, plan: &Plan) -> Expense {
+        self.inner.least(&hold(self.keys, plan, self.global_batch))
+    }
+    fn rate(&self, device: DeviceId) -> Expense {
+        self.inner.rate(device)
     }
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         self.inner.excess(&hold(self.keys, plan, self.global_batch))

@@ -183,5 +183,6 @@ pub(super) fn bare(basis: ir::prediction::BasisShare) -> ir::Prediction {
         memory: Vec::new(),
         basis,
         at_risk: ir::prediction::AtRisk::default(),
+        expense: ir::Expense::default(),
     }
 }

@@ -40,6 +40,7 @@ impl Axis {
             | Unit::Dollars
             | Unit::DeviceHours
             | Unit::MegawattHours
+            | Unit::Joules
             | Unit::TokensPerSecond
             | Unit::Count
             | Unit::Plain => 1.0,

@@ -2,6 +2,7 @@
 
 use trainyard_reports::Document;
 use trainyard_reports::document::Block;
+use trainyard_reports::pareto::ParetoFront;
 use trainyard_reports::scoreboard::{ScoreKind, ScoreRow, ScoreSet, Scoreboard};
 use trainyard_reports::sweep::{
     Cell, ColumnKind, HeatMapChoice, Objective, Outcome, ScalingChoice, SweepColumn, SweepPoint, SweepReport,
@@ -10,7 +11,7 @@ use trainyard_reports::sweep::{
 use trainyard_reports::unit::Unit;
 use trainyard_reports::waterfall::Cause;
 
-use crate::support::{candidates, diff, milliseconds, scoreboard, sizing, sweep_report, waterfall};
+use crate::support::{candidates, diff, front, milliseconds, scoreboard, sizing, sweep_report, waterfall};
 
 fn documents() -> Vec<(&'static str, Document)> {
     vec![
@@ -20,6 +21,7 @@ fn documents() -> Vec<(&'static str, Document)> {
         ("diff", diff().document()),
         ("candidates", candidates().document()),
         ("sizing", sizing().document()),
+        ("front", front().document()),
     ]
 }
 
@@ -325,6 +327,27 @@ fn candidates_say_how_far_behind_they_are() {
     candidates().csv(&mut csv).unwrap();
     let text = String::from_utf8(csv).unwrap();
     assert!(text.lines().nth(3).unwrap().ends_with("Bubble 6.1 points more. Longer messages."), "{text}");
+}
+
+#[test]
+fn a_front_has_a_row_for_each_plan_and_a_panel_for_each_pair() {
+    let front = front();
+    let table = front.table();
+    assert_eq!((table.rows.len(), table.columns.len()), (30, 8));
+    assert_eq!(table.rows[0].last().unwrap(), "least iteration, least energy per token, least peak memory");
+    assert_eq!(table.rows[4].last().unwrap(), "chosen");
+    assert!(table.rows[29].last().unwrap().starts_with("least money"), "{:?}", table.rows[29]);
+    let mut csv = Vec::new();
+    front.csv(&mut csv).unwrap();
+    let text = String::from_utf8(csv).unwrap();
+    let head = "plan,devices,iteration_s,usd_per_million_tokens,joules_per_token,peak_memory_bytes,chosen";
+    assert_eq!((text.lines().next(), text.lines().count()), (Some(head), 31));
+    // Thirty dots in each of three panels, one of them larger.
+    let svg = front.picture().unwrap().svg();
+    assert_eq!(svg.matches("stroke-linecap=\"round\"").count(), 90);
+    assert_eq!(svg.matches("stroke-width=\"10\"").count(), 3);
+    let none = ParetoFront { points: Vec::new(), ..front };
+    assert!(none.picture().is_none() && none.document().html().contains("plans on the front"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ir::{Bytes, SimDuration};
 use trainyard_reports::candidates::{CandidateRow, Candidates};
 use trainyard_reports::diff::{Change, Diff, DiffCause, Measure};
 use trainyard_reports::junit::{CaseOutcome, JunitCase, JunitRun, JunitSuite};
+use trainyard_reports::pareto::{FrontPoint, ParetoFront, Weighed};
 use trainyard_reports::scoreboard::{Bound, PeerPrediction, ScoreKind, ScoreRow, ScoreSet, Scoreboard, Target};
 use trainyard_reports::sizing::{Interval, Sizing, SizingOption};
 use trainyard_reports::sweep::{
@@ -327,6 +328,36 @@ pub(crate) fn candidates() -> Candidates {
         infeasible: 2_100,
         assumptions: vec![("calibration".to_owned(), "a100".to_owned())],
         command: "trainyard plan scenario.toml".to_owned(),
+    }
+}
+
+/// A front of thirty plans: the fewer devices, the slower and the cheaper.
+pub(crate) fn front() -> ParetoFront {
+    let weighed = |name: &str, key: &str, unit| Weighed { name: name.to_owned(), key: key.to_owned(), unit };
+    let point = |number: u32| {
+        let nodes = f64::from(31 - number);
+        let slower = 1.0 + 0.02 * nodes;
+        let memory = 60.0 + 10.0 * f64::from(number % 3);
+        FrontPoint {
+            plan: format!("data {}, tensor 8, pipeline 4, 1F1B", 31 - number),
+            devices: 32 * u64::from(31 - number),
+            values: vec![40.0 / nodes * slower, 0.2 * slower, 0.5 + 0.1 / nodes, memory * 1_073_741_824.0],
+            chosen: number == 4,
+        }
+    };
+    ParetoFront {
+        title: "175B on 1,024 A100: plans that no other beats".to_owned(),
+        description: "Searched: uniform plans.".to_owned(),
+        weighed: vec![
+            weighed("iteration", "iteration_s", Unit::Seconds),
+            weighed("money per million tokens", "usd_per_million_tokens", Unit::Dollars),
+            weighed("energy per token", "joules_per_token", Unit::Joules),
+            weighed("peak memory", "peak_memory_bytes", Unit::Bytes),
+        ],
+        points: (0..30).map(point).collect(),
+        devices: 1024,
+        assumptions: vec![("money and energy".to_owned(), "nodes are paid whole".to_owned())],
+        command: "trainyard plan scenario.toml --pareto".to_owned(),
     }
 }
 

@@ -16,8 +16,8 @@ use ir::grid::{Action, Grid};
 use ir::prediction::BasisShare;
 use ir::program::Chunk;
 use ir::{
-    Activity, Backward, DeviceKindId, Evaluation, Infeasible, Model, Plan, Prediction, Problem, Schedule, SimDuration,
-    StageMemory, Workload,
+    Activity, Backward, DeviceId, DeviceKindId, Evaluation, Expense, Infeasible, Model, Plan, Prediction, Problem,
+    Schedule, SimDuration, StageMemory, Workload,
 };
 use rustc_hash::FxHashMap;
 
@@ -28,14 +28,14 @@ use super::inflight::{Context, contexts, shown};
 use super::parts::last_passes;
 use super::peak::{Sizes, View};
 use super::prepared::{ByBasis, ChunkCost, Key, Prepared, World, index};
-use super::recurrence::{Ends, Interleaving, gpipe, one_forward_one_backward};
+use super::recurrence::{Ends, Interleaving, by_grid, gpipe, one_forward_one_backward};
 use super::relief::Relief;
 use super::shared::Shared;
 use super::stage::StageCost;
 use super::tail::tail;
 use crate::layout::chunks;
 use crate::lowering::Reductions;
-use crate::schedules::{self, CellTimes, Order, dry_runs, group_size};
+use crate::schedules::{self, CellTimes, Order, group_size};
 use crate::shares::alone;
 use crate::vocabulary::Event;
 
@@ -407,6 +407,14 @@ impl Evaluator for ClosedForm<'_> {
         super::floor::floor(self, plan)
     }
 
+    fn least(&mut self, plan: &Plan) -> Expense {
+        super::floor::least(self, plan)
+    }
+
+    fn rate(&self, device: DeviceId) -> Expense {
+        self.world.cost.least_rate(device)
+    }
+
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         let world = self.world;
         if !crate::legal(plan, world.model, world.workload, world.cost.cluster()).is_empty() {
@@ -480,6 +488,7 @@ impl Evaluator for ClosedForm<'_> {
             memory: self.memory(plan, number, &chunks, (costs, everybody.events())),
             basis: basis_shares(basis),
             at_risk: spent.at_risk(),
+            expense: world.cost.expense(&plan.placement, iteration, &everybody.work(&layout)),
         };
         Ok(super::with_interval(world.cost, &kinds, prediction))
     }
@@ -566,33 +575,4 @@ fn cell_times(
         }
     }
     (times, basis)
-}
-
-/// By a walk over all cells, in each case.
-pub(super) fn by_grid<const N: usize>(grid: &Grid, order: &Order, chunks: u32, cases: [&CellTimes; N]) -> Paced<N> {
-    let run = dry_runs(grid, chunks, order, cases);
-    let mut work = vec![0; grid.rows.len()];
-    let ends = std::array::from_fn(|case| {
-        let mut ends = Ends {
-            first_start: vec![0; grid.rows.len()],
-            row: vec![0; grid.rows.len()],
-            chunk: vec![0; chunks as usize],
-            last_message: run.last_message[case],
-        };
-        for (row, cells) in grid.rows.iter().enumerate() {
-            ends.first_start[row] = run.ends[row][0][case] - cases[case].of(cells[0]);
-            ends.row[row] = run.ends[row].last().expect("a position runs passes")[case];
-            if case > 0 {
-                continue;
-            }
-            for (cell, end) in cells.iter().zip(&run.ends[row]) {
-                work[row] += cases[0].of(*cell);
-                if matches!(cell.action, Action::Backward | Action::BackwardWeight) {
-                    ends.chunk[cell.chunk.index()] = end[0];
-                }
-            }
-        }
-        ends
-    });
-    Paced { ends, work }
 }

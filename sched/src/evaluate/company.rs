@@ -144,6 +144,17 @@ impl<'p> Everybody<'p> {
         &self.of[0].events
     }
 
+    /// Of each position its ranks, and how long its passes take, in the mean of its replicas.
+    pub(super) fn work(&self, layout: &Layout) -> Vec<(u32, u64)> {
+        let replicas = self.of.iter().map(|passes| u64::from(passes.replicas)).sum::<u64>().max(1);
+        let mean = |position: usize| {
+            let all = self.of.iter().map(|passes| u128::from(passes.replicas) * u128::from(passes.work[position]));
+            u64::try_from(all.sum::<u128>() / u128::from(replicas)).expect("a mean of times")
+        };
+        let wide = |position: u32| layout.at(position).per_position();
+        (0u32..).zip(0..self.of[0].work.len()).map(|(number, at)| (wide(number), mean(at))).collect()
+    }
+
     /// `1 - work / longest span`: work is the mean of all ranks, a span lasts from a position's first pass to its last.
     pub(super) fn bubble_rate(&self, layout: &Layout) -> f64 {
         let spans = |ends: &Ends| ends.row.iter().zip(&ends.first_start).map(|(end, start)| end - start).max();

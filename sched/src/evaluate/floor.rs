@@ -1,11 +1,11 @@
-//! What an iteration cannot go under, from sums of prices alone: no groups, no order of passes, no memory.
+//! What an iteration cannot go under, in time and in what it costs, from sums of prices alone: no groups, no order of passes, no memory.
 //!
 //! A position runs its own passes one after the other. Before its first pass, a microbatch has gone forward through every
 //! chunk before the position's first; after its last backward pass, its gradient still goes back through them. All of
 //! them together then step the optimizer. A pass takes at least the compute of its units.
 
 use ir::program::{Chunk, Pass, UnitRange};
-use ir::{Backward, DeviceKindId, Plan, Recompute, SimDuration};
+use ir::{Backward, DeviceKindId, Expense, Plan, Recompute, SimDuration};
 
 use super::closed_form::ClosedForm;
 use super::relief::Relief;
@@ -26,13 +26,36 @@ fn is_whole(plan: &Plan, layers: u32) -> bool {
         && listed == u64::from(layers)
 }
 
+/// Whether every rank has a device, whose kind is needed.
+fn is_placed(plan: &Plan, devices: u64) -> bool {
+    if plan.placement.is_empty() {
+        return plan.world() <= devices;
+    }
+    plan.placement.len() as u64 == plan.world() && plan.placement.iter().all(|one| u64::from(one.raw()) < devices)
+}
+
+/// What an iteration takes at least.
 pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDuration> {
+    floors(closed, plan).map(|(iteration, _)| iteration)
+}
+
+/// What it costs at least: all grows with its time and with the work of positions.
+pub(super) fn least(closed: &mut ClosedForm<'_>, plan: &Plan) -> Expense {
+    // Of unequal shares the first is not everybody's.
+    let Some((iteration, work)) = floors(closed, plan).filter(|_| plan.shares.are_equal()) else {
+        return Expense::default();
+    };
+    let wide = layout(plan).per_position();
+    let positions = work.into_iter().map(|work| (wide, work)).collect::<Vec<_>>();
+    closed.world().cost.expense(&plan.placement, iteration, &positions)
+}
+
+/// What an iteration takes at least, and the passes of each position, in nanoseconds.
+fn floors(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<(SimDuration, Vec<u64>)> {
     let world = closed.world();
     let mixed = plan.schedule.backward() == Backward::Mixed || !plan.sharing.vocabulary.is_ends();
-    // Places of ranks are needed to know their kinds.
-    let placed = !plan.placement.is_empty() || plan.world() > world.cost.cluster().devices();
     if mixed
-        || placed
+        || !is_placed(plan, world.cost.cluster().devices())
         || plan.has_unlike_tensors()
         || world.relief != Relief::Nothing
         || !is_whole(plan, world.model.layers)
@@ -49,7 +72,7 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
     let wide = layout.per_position();
     let cluster = world.cost.cluster();
     // Ranks of a position share its work; the slowest sets the pace, and this is one of them.
-    let kind = |position: u32| cluster.place(ir::DeviceId::new(position * wide)).device_kind;
+    let kind = |position: u32| cluster.place(plan.device(ir::Rank::new(position * wide))).device_kind;
     let patterned = !world.model.variants.pattern.is_empty();
     let split = plan.schedule.backward() == Backward::Split;
     let mut work = vec![0u64; plan.stages.len()];
@@ -69,7 +92,7 @@ pub(super) fn floor(closed: &mut ClosedForm<'_>, plan: &Plan) -> Option<SimDurat
         work[position] = work[position].saturating_add(sum);
     }
     let passes = work.iter().zip(&fill).map(|(work, fill)| work.saturating_add(*fill)).max()?;
-    Some(SimDuration::from_nanoseconds(passes))
+    Some((SimDuration::from_nanoseconds(passes), work))
 }
 
 /// See [`Evaluator::compute`](super::Evaluator::compute).

@@ -30,7 +30,7 @@ pub use relief::Relief;
 pub use stage::StageCost;
 
 use ir::program::{Chunk, Layout};
-use ir::{DeviceKindId, Evaluation, Plan, Prediction, Problem, SimDuration, Workload};
+use ir::{DeviceId, DeviceKindId, Evaluation, Expense, Plan, Prediction, Problem, SimDuration, Workload};
 
 /// What planners ask: a plan to a prediction.
 ///
@@ -44,6 +44,15 @@ pub trait Evaluator {
     /// plan that is not legal it says nothing.
     fn floor(&mut self, _plan: &Plan) -> Option<SimDuration> {
         None
+    }
+    /// What an iteration of the plan costs at least, much cheaper than an evaluation; nothing where nothing is known. Of a plan
+    /// that is not legal it says nothing.
+    fn least(&mut self, _plan: &Plan) -> Expense {
+        Expense::default()
+    }
+    /// What a device that holds a rank costs in each second of an iteration at least.
+    fn rate(&self, _device: DeviceId) -> Expense {
+        Expense::default()
     }
     /// The plan with the unequal shares by which its replicas end together, if that is faster than equal ones, or equal
     /// ones do not make the batch; `None` if equal shares are best, or nothing is known. Of the plan its shares and the

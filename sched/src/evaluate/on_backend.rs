@@ -73,6 +73,7 @@ impl<B: Backend> Evaluator for OnBackend<'_, B> {
 pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostModel) -> Prediction {
     let mut memory: Vec<StageMemory> = Vec::new();
     let (mut longest, mut work, mut ranks) = (0, 0u128, 0u128);
+    let mut by_position = vec![(0u128, 0u128); program.layout.pipeline as usize];
     let mut basis = [0; 4];
     for lane in &timeline.lanes {
         let role = &program.roles[lane.role.index()];
@@ -86,6 +87,8 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         longest = longest.max(span);
         work += u128::from(busy) * u128::from(lane.multiplicity);
         ranks += u128::from(lane.multiplicity);
+        let here = &mut by_position[role.stage.index()];
+        *here = (here.0 + u128::from(busy) * u128::from(lane.multiplicity), here.1 + u128::from(lane.multiplicity));
         add_basis(program, timeline.clock, role, lane, cost, &mut basis);
     }
     memory.sort_by_key(|stage| stage.stage);
@@ -97,6 +100,9 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         Clock::Simulated => took.max(input),
         Clock::Measured => took,
     };
+    let mean_of = |(work, ranks): &(u128, u128)| u64::try_from(work / (*ranks).max(1)).expect("a mean of times");
+    let wide = |position: u32| program.layout.at(position).per_position();
+    let positions = (0u32..).zip(&by_position).map(|(at, of)| (wide(at), mean_of(of))).collect::<Vec<_>>();
     let prediction = Prediction {
         iteration,
         interval: None,
@@ -105,6 +111,7 @@ pub fn summarise(program: &VerifiedProgram, timeline: &Timeline, cost: &CostMode
         memory,
         basis: basis_shares(basis),
         at_risk: at_risk(program, timeline, cost),
+        expense: cost.expense(&program.placement, iteration, &positions),
     };
     match timeline.clock {
         Clock::Simulated => super::with_interval(cost, &kinds(program, timeline, cost), prediction),
@@ -213,7 +220,7 @@ fn stage_memory(program: &VerifiedProgram, role: &Role, lane: &Lane, cost: &Cost
     let mut stage = StageMemory {
         stage: StageId::new(role.stage.raw()),
         device,
-        capacity: kind.memory,
+        capacity: cost.usable(kind),
         peak: Bytes::new(most),
         parts,
         moment: at.map_or_else(|| "the whole iteration".into(), |id| moment(role, id)),

@@ -49,7 +49,7 @@ impl View<'_> {
         for (position, contexts) in (0u32..).zip(contexts) {
             let own = self.own(position).collect::<Vec<_>>();
             let peak = self.needed(position, &own, contexts);
-            let capacity = self.kind(position).memory.get();
+            let capacity = self.usable(position).get();
             if peak > capacity {
                 let excess = peak as f64 / capacity.max(1) as f64 - 1.0;
                 worst = Some(worst.map_or(excess, |worst| worst.max(excess)));
@@ -61,7 +61,7 @@ impl View<'_> {
     /// Whether what a position needs is within its memory.
     pub(super) fn fits(&self, position: u32, contexts: &[Context]) -> bool {
         let own = self.own(position).collect::<Vec<_>>();
-        self.needed(position, &own, contexts) <= self.kind(position).memory.get()
+        self.needed(position, &own, contexts) <= self.usable(position).get()
     }
 
     /// What a position's device must have, in bytes: the peak of [`Self::stage`] without its words.
@@ -110,6 +110,11 @@ impl View<'_> {
         let forward = passes[Action::Forward as usize].1;
         let input = passes[Action::BackwardInput as usize].1;
         [forward, std::array::from_fn(|part| forward[part] + input[part])]
+    }
+
+    /// What may be taken of the memory of that device.
+    fn usable(&self, position: u32) -> Bytes {
+        self.world.cost.usable(self.kind(position))
     }
 
     /// The kind of the device of a position with the least memory.
@@ -164,7 +169,7 @@ impl View<'_> {
         let mut stage = StageMemory {
             stage: StageId::new(position),
             device: self.prepared.smallest(position),
-            capacity: self.kind(position).memory,
+            capacity: self.usable(position),
             peak: parts.iter().map(|(_, bytes)| *bytes).sum(),
             parts,
             moment,

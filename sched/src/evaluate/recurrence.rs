@@ -11,7 +11,10 @@
 
 use std::collections::VecDeque;
 
-use crate::schedules::{CellTimes, warm_up};
+use ir::grid::{Action, Grid};
+
+use super::closed_form::Paced;
+use crate::schedules::{CellTimes, Order, dry_runs, warm_up};
 
 /// Ends of what the rest of an iteration depends on, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -341,4 +344,33 @@ impl<'a> Run<'a> {
             last_message: if newest > 0 { newest + skipped } else { 0 },
         }
     }
+}
+
+/// By a walk over all cells, in each case.
+pub(super) fn by_grid<const N: usize>(grid: &Grid, order: &Order, chunks: u32, cases: [&CellTimes; N]) -> Paced<N> {
+    let run = dry_runs(grid, chunks, order, cases);
+    let mut work = vec![0; grid.rows.len()];
+    let ends = std::array::from_fn(|case| {
+        let mut ends = Ends {
+            first_start: vec![0; grid.rows.len()],
+            row: vec![0; grid.rows.len()],
+            chunk: vec![0; chunks as usize],
+            last_message: run.last_message[case],
+        };
+        for (row, cells) in grid.rows.iter().enumerate() {
+            ends.first_start[row] = run.ends[row][0][case] - cases[case].of(cells[0]);
+            ends.row[row] = run.ends[row].last().expect("a position runs passes")[case];
+            if case > 0 {
+                continue;
+            }
+            for (cell, end) in cells.iter().zip(&run.ends[row]) {
+                work[row] += cases[0].of(*cell);
+                if matches!(cell.action, Action::Backward | Action::BackwardWeight) {
+                    ends.chunk[cell.chunk.index()] = end[0];
+                }
+            }
+        }
+        ends
+    });
+    Paced { ends, work }
 }

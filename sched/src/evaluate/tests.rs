@@ -43,7 +43,7 @@ fn recurrences_equal_the_dry_run_and_skipping_changes_nothing() {
         for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::ZeroBubbleH1] {
             let Ok(grid) = schedules::grid(&schedule, p, v, m) else { continue };
             let order = Order::of(&grid, p * v).unwrap();
-            let [expect] = super::closed_form::by_grid(&grid, &order, p * v, [&times]).ends;
+            let [expect] = super::recurrence::by_grid(&grid, &order, p * v, [&times]).ends;
             for skip in [false, true] {
                 let ends = match schedule {
                     Schedule::GPipe if v == 1 => gpipe(m, &times, skip),
@@ -153,6 +153,9 @@ fn closed_form_equals_the_carried_out_program() {
         assert_eq!(closed.iteration, carried.iteration, "{say}");
         let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
         assert!((a - b).abs() < 1e-9, "{a} {b} {say}");
+        assert_eq!(closed.expense.usd, carried.expense.usd, "{say}");
+        let (a, b) = (closed.expense.joules.unwrap(), carried.expense.joules.unwrap());
+        assert!((a / b - 1.0).abs() < 1e-9, "{a} {b} {say}");
     }
     assert!(equal > 400 && schedules.iter().all(|n| *n > 10), "{equal} {schedules:?}");
     assert!(unequal > 60, "{unequal} with unequal shares");

@@ -8,7 +8,7 @@ use crate::evaluate::ClosedForm;
 use crate::testing::{analytic, device, node, plan, random, small_model, workload};
 
 const ONE: Schedule = Schedule::OneForwardOneBackward;
-const NOTHING: &dyn Fn(&Plan) -> bool = &|_| false;
+const NOTHING: Refused<'_> = &|_, _| false;
 
 fn cluster(groups: &[(u32, u32)], kinds: Vec<ir::NodeKind>, leaf_nodes: u32) -> Cluster {
     Cluster {
@@ -135,10 +135,9 @@ fn refused_and_illegal_orders_give_way() {
     let mixed = |plan: &Plan| plan.placement.chunks(2).any(|pair| pair[0].raw() / 2 != pair[1].raw() / 2);
     let crossed = [0, 2, 1, 3].map(DeviceId::new).to_vec();
     let asked = Plan { placement: crossed.clone(), ..plan(&model, &work, [2, 1, 2, 1], ONE) };
-    let placed = place(&asked, &cluster, &mut closed, &mixed, 500).expect("legal");
+    let placed = place(&asked, &cluster, &mut closed, &|plan, _| mixed(plan), 500).expect("legal");
     assert!(!mixed(&placed.plan) && placed.before.is_some(), "{:?}", placed.plan.placement);
-    let wish = |plan: &Plan| !mixed(plan);
-    let placed = place(&asked, &cluster, &mut closed, &wish, 500).expect("legal");
+    let placed = place(&asked, &cluster, &mut closed, &|plan, _| !mixed(plan), 500).expect("legal");
     assert!(mixed(&placed.plan), "{:?}", placed.plan.placement);
     // Tensor groups over unlike devices are not legal.
     let asked = Plan { placement: crossed, ..plan(&model, &work, [1, 2, 2, 1], ONE) };

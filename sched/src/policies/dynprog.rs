@@ -7,7 +7,8 @@
 //!    a layer at least and devices of one kind, and recomputation of a mode for the first so many of its layers: the fewest
 //!    with which it fits, in the mode that is fastest. On a cluster of one kind ranks stay where they are; else the rows of
 //!    each kind follow each other in its nodes, if a position's devices are whole nodes or equal parts of one, with any number
-//!    of replicas that uses more than half of all devices.
+//!    of replicas that uses more than half of all devices; where fewer devices may do, on those of some kinds alone too, and
+//!    with any number of replicas.
 //! 3. *Replicas*: the same with the same cuts for all replicas, each of devices of one kind, and unequal shares of the batch;
 //!    without context groups and divided experts.
 //!
@@ -15,27 +16,34 @@
 //! replica is faster than its slowest stage, whatever the cut. What is shown was evaluated: the bounds only say where to look,
 //! and that nothing else can be faster than the least of them. That is said with the answer, as the gap that may be left.
 //!
+//! With money or energy as the objective the bounds are those times, at what devices cost in each second at least: of a plan of so
+//! many ranks, the cheapest devices of the kinds that it may use. Cuts are still made for time, which on given devices is made
+//! for money too; the gap counts what energy would have liked better.
+//!
 //! Not in the space: several chunks a position with unequal layers, tensor or context degrees that differ from stage to stage
 //! (a plan has one of each), positions or replicas that mix kinds in other ways than uniform plans do, and schedules that are
 //! searched for or written out.
 
+mod answer;
 pub(super) mod bare;
 pub(super) mod kinds;
+mod moves;
 pub(super) mod pipeline;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 
-use ir::{Candidate, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, StagePlan, ZeroStage};
+use ir::{Candidate, Infeasible, Plan, Prediction, Recompute, Schedule, StagePlan, ZeroStage};
 
 use super::exhaustive::{Exhaustive, LOOKS, Numbered, Searched, Space};
-use super::megatron::why_slower;
-use super::{Planner, Progress, Question, fits, misfit, percent};
+use super::{Planner, Progress, Question};
+use crate::aim::{Misses, Objective, Pool, Score, fits};
 use crate::evaluate::Evaluator;
 use crate::legality::{balanced_stages, legal};
 use bare::{BareTimes, Times};
-use kinds::{Kind, Priced, kinds, of_kinds, placed, rows, wide};
+use kinds::{Kind, Priced, kinds, of_kinds, placed, rows, subsets, wide};
+use moves::moves;
 use pipeline::{Cut, Held, Least, Order, Pipeline};
 
 /// See the module.
@@ -69,8 +77,8 @@ impl Planner for DynProg {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Answer {
     pub(super) candidates: Vec<Candidate>,
-    /// Nanoseconds that no plan of the space goes under; `None` if the budget ended the search of uniform plans.
-    pub(super) bound: Option<u64>,
+    /// A score that no plan of the space goes under; `None` if the budget ended the search of uniform plans.
+    pub(super) bound: Option<f64>,
     /// Evaluations.
     pub(super) used: u64,
 }
@@ -83,16 +91,29 @@ impl DynProg {
         budget: u64,
         progress: Progress<'_>,
     ) -> Result<Answer, Infeasible> {
+        self.search_noting(ask, evaluator, budget, progress, &mut Misses::default())
+    }
+
+    /// The same, with what was found that breaks a limit.
+    pub(super) fn search_noting(
+        &self,
+        ask: &Question<'_>,
+        evaluator: &mut dyn Evaluator,
+        budget: u64,
+        progress: Progress<'_>,
+        noted: &mut Misses,
+    ) -> Result<Answer, Infeasible> {
         let uniform = Exhaustive { space: self.space.clone(), shown: self.shown, prune: true };
-        // Of a small budget a part, and what is left in the end: with a fast plan to beat most of them need no look.
+        // Of a small budget a part, and what is left in the end: with a good plan to beat most of them need no look.
         let part = (budget.div_ceil(4), None);
-        let Searched { answer, used, mut complete } = uniform.search(ask, evaluator, part, progress);
+        let Searched { answer, used, mut complete, misses } = uniform.search(ask, evaluator, part, progress);
         let mut search = Search::new(self, ask, evaluator, (budget, used), progress);
+        search.misses = misses;
         let nothing = match answer {
             Ok(candidates) => {
                 for candidate in candidates {
                     if let Ok(prediction) = candidate.evaluation
-                        && fits(&prediction)
+                        && ask.aim.allows(&prediction)
                     {
                         search.keep(candidate.plan, prediction);
                     }
@@ -102,12 +123,16 @@ impl DynProg {
             Err(no) => Some(no),
         };
         search.uniform = search.limit();
-        search.stages();
-        search.replicas();
+        for kinds in subsets(kinds(ask), ask.aim.may_leave_idle()) {
+            search.on(kinds);
+            search.stages();
+            search.replicas();
+        }
         search.refine();
         if !complete {
             complete = search.rest(&uniform);
         }
+        noted.merge(&search.misses);
         search.finish(complete, nothing)
     }
 }
@@ -119,13 +144,17 @@ struct Search<'a, 'b> {
     budget: u64,
     progress: Progress<'a>,
     used: u64,
+    /// Kinds of devices that are looked at, and what each nanosecond of a rank costs there, ascending.
     kinds: Vec<Kind>,
-    /// The best that fit, fastest first.
+    rates: Vec<f64>,
+    /// The best that are allowed, best first.
     best: Vec<(Plan, Prediction)>,
-    /// The fastest uniform plan, in nanoseconds.
-    uniform: u64,
-    /// What no plan of the second and third family goes under, as far as it is under the fastest.
-    bound: u64,
+    /// Plans that break a limit.
+    misses: Misses,
+    /// The best uniform plan.
+    uniform: Score,
+    /// What no plan of the second and third family goes under, as far as it is under the best.
+    bound: f64,
     /// Sets of degrees that were cut, and those that cannot win.
     cut: u64,
     bounded: u64,
@@ -141,23 +170,67 @@ impl<'a, 'b> Search<'a, 'b> {
         (budget, used): (u64, u64),
         progress: Progress<'a>,
     ) -> Self {
-        let kinds = kinds(ask.cluster);
-        let (best, uniform, bound) = (Vec::new(), u64::MAX, u64::MAX);
-        let (cut, bounded, open) = (0, 0, false);
-        let known = BareTimes::default();
-        Self { planner, ask, evaluator, budget, progress, used, kinds, best, uniform, bound, cut, bounded, open, known }
+        Self {
+            planner,
+            ask,
+            evaluator,
+            budget,
+            progress,
+            used,
+            kinds: Vec::new(),
+            rates: Vec::new(),
+            best: Vec::new(),
+            misses: Misses::default(),
+            uniform: Score::WORST,
+            bound: f64::INFINITY,
+            cut: 0,
+            bounded: 0,
+            open: false,
+            known: BareTimes::default(),
+        }
     }
 
-    /// What is to be beaten, in nanoseconds.
-    fn limit(&self) -> u64 {
-        self.best.first().map_or(u64::MAX, |(_, prediction)| prediction.iteration.nanoseconds())
+    /// Looks at devices of some kinds alone.
+    fn on(&mut self, kinds: Vec<Kind>) {
+        let devices = kinds.iter().flat_map(|kind| &kind.devices);
+        self.rates = devices.map(|device| self.ask.aim.rate(self.evaluator.rate(*device))).collect();
+        self.rates.sort_by(f64::total_cmp);
+        self.kinds = kinds;
+        self.known.clear();
+    }
+
+    /// What is to be beaten.
+    fn limit(&self) -> Score {
+        self.best.first().map_or(Score::WORST, |(_, prediction)| self.ask.aim.score(prediction))
+    }
+
+    /// What each nanosecond of so many ranks adds to a score at least. Time is the same for all of them.
+    fn rate(&self, ranks: u64) -> f64 {
+        if self.ask.aim.objective == Objective::Time {
+            return 1.0;
+        }
+        self.rates.iter().take(usize::try_from(ranks).unwrap_or(usize::MAX)).sum()
+    }
+
+    /// Nanoseconds from which on a plan cannot win, at a rate.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and past all times")]
+    fn time_limit(&self, rate: f64) -> u64 {
+        let limit = self.limit().get() / rate;
+        if rate > 0.0 && limit.is_finite() { limit.ceil() as u64 } else { u64::MAX }
+    }
+
+    /// The score of a time that no plan of a kind goes under; rounded down, where that is not exact.
+    fn bounded(&self, time: u64, rate: f64) -> f64 {
+        let exact = self.ask.aim.objective == Objective::Time;
+        time as f64 * rate * if exact { 1.0 } else { 1.0 - 1e-12 }
     }
 
     fn keep(&mut self, plan: Plan, prediction: Prediction) {
         if self.best.iter().any(|(known, _)| *known == plan) {
             return;
         }
-        let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+        let score = self.ask.aim.score(&prediction);
+        let at = self.best.partition_point(|(_, kept)| self.ask.aim.score(kept) <= score);
         self.best.insert(at, (plan, prediction));
         self.best.truncate(self.planner.shown.max(1));
     }
@@ -167,21 +240,34 @@ impl<'a, 'b> Search<'a, 'b> {
         (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
     }
 
-    /// Evaluates a plan, and keeps it if it fits; whether it is the fastest now.
+    /// Evaluates a plan, and keeps it if it is allowed; whether it is the best now.
     fn evaluate(&mut self, plan: Plan) -> bool {
-        let limit = self.limit();
+        let (aim, limit) = (self.ask.aim, self.limit());
         let found = self.evaluator.evaluate(&plan).ok().filter(fits);
-        let faster = found.as_ref().is_some_and(|found| found.iteration.nanoseconds() < limit);
-        if let Some(prediction) = found {
-            self.keep(plan, prediction);
+        let better = found.as_ref().is_some_and(|found| aim.allows(found) && aim.score(found) < limit);
+        match found {
+            Some(prediction) if aim.allows(&prediction) => self.keep(plan, prediction),
+            Some(prediction) => self.misses.note(aim, &plan, &prediction),
+            None => {}
         }
         self.count();
-        faster
+        better
+    }
+
+    /// The plans of the second and third family, laid on the devices that are looked at where these are of one kind.
+    fn numbered(&self) -> Numbered {
+        let devices = self.kinds.iter().flat_map(|kind| kind.devices.iter().copied()).collect();
+        Numbered::on(&self.space(), self.ask, Pool::of(devices))
+    }
+
+    /// How many devices are looked at.
+    fn devices(&self) -> u64 {
+        self.rates.len() as u64
     }
 
     /// Numbers of the degrees that the second family has plans of.
     fn numbers(&self, numbered: &Numbered) -> Vec<u64> {
-        let (devices, several) = (self.ask.cluster.devices(), self.kinds.len() > 1);
+        let (devices, several) = (self.devices(), self.kinds.len() > 1 && !self.ask.aim.may_leave_idle());
         let mut found = Vec::new();
         numbered.each(|number, ranks, zero, (schedule, chunks)| {
             let shallow = matches!(zero, ZeroStage::Zero0 | ZeroStage::Zero1);
@@ -197,24 +283,25 @@ impl<'a, 'b> Search<'a, 'b> {
     fn space(&self) -> Space {
         let mut space = self.planner.space.clone();
         if self.kinds.len() > 1 && space.data.is_empty() {
-            let (batch, devices) = (self.ask.workload.global_batch, self.ask.cluster.devices());
+            let (batch, devices) = (self.ask.workload.global_batch, self.devices());
             let most = u32::try_from(devices).unwrap_or(u32::MAX).min(batch);
             space.data = (1..=most).filter(|data| batch.is_multiple_of(*data)).collect();
         }
         space
     }
 
-    /// Uniform plans again, of those that may still be the fastest; whether none is left.
+    /// Uniform plans again, of those that may still be the best; whether none is left.
     fn rest(&mut self, uniform: &Exhaustive) -> bool {
-        let left = self.budget.saturating_sub(self.used);
-        let limit = self.best.first().map(|(_, prediction)| prediction.iteration);
+        let (aim, left) = (self.ask.aim, self.budget.saturating_sub(self.used));
+        let limit = self.best.first().map(|(_, prediction)| aim.score(prediction));
         let found = uniform.search(self.ask, &mut *self.evaluator, (left, limit), &mut |_, _| {});
         self.used += found.used;
+        self.misses.merge(&found.misses);
         for candidate in found.answer.into_iter().flatten() {
             if let Ok(prediction) = candidate.evaluation
-                && fits(&prediction)
+                && aim.allows(&prediction)
             {
-                self.uniform = self.uniform.min(prediction.iteration.nanoseconds());
+                self.uniform = self.uniform.min(aim.score(&prediction));
                 self.keep(candidate.plan, prediction);
             }
         }
@@ -223,28 +310,30 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The second family: degrees by growing bound, until none can win.
     fn stages(&mut self) {
-        let numbered = Numbered::new(&self.space(), self.ask);
+        let numbered = self.numbered();
         let mut open = Vec::new();
         let looks = self.budget.saturating_mul(LOOKS);
         for (looked, number) in (0..).zip(self.numbers(&numbered)) {
             if looked >= looks {
-                (self.open, self.bound) = (true, 0);
+                (self.open, self.bound) = (true, 0.0);
                 break;
             }
             let plan = numbered.plan(number);
             if !self.is_legal(&plan) {
                 continue;
             }
-            let least = self.least(&plan);
-            if least < self.limit() {
+            let rate = self.rate(plan.world());
+            let time = self.least(&plan);
+            let least = self.bounded(time, rate);
+            if least < self.limit().get() {
                 open.push((least, number));
             } else {
                 self.bounded += 1;
             }
         }
-        open.sort_unstable();
+        open.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         for (done, (least, number)) in open.iter().enumerate() {
-            if *least >= self.limit() {
+            if *least >= self.limit().get() {
                 self.bounded += (open.len() - done) as u64;
                 break;
             }
@@ -260,6 +349,9 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Whether degrees are legal, on rows of kinds in order.
     fn is_legal(&self, plan: &Plan) -> bool {
         let mut plan = plan.clone();
+        if self.kinds.len() == 1 && plan.world() > self.devices() {
+            return false;
+        }
         if self.kinds.len() > 1 {
             let wide = wide(&plan);
             let rows = self.kinds.iter().flat_map(|kind| {
@@ -300,15 +392,16 @@ impl<'a, 'b> Search<'a, 'b> {
     /// One set of degrees of the second family.
     fn cut(&mut self, plan: &Plan) {
         let Some(pipeline) = self.pipeline(plan) else { return };
-        let limit = self.limit();
+        let rate = self.rate(plan.world());
+        let limit = self.time_limit(rate);
         let (times, rows) = (self.bare(plan), rows(&self.kinds, plan));
         let least = Least::new(&times, &rows, pipeline.positions, pipeline.layers);
         let found = pipeline.cut(&mut self.priced(plan), &least, limit);
         self.cut += 1;
         self.count();
-        self.bound = self.bound.min(found.bound);
+        self.bound = self.bound.min(self.bounded(found.bound, rate));
         for cut in found.cuts {
-            if pipeline.bound(&cut) < self.limit() {
+            if pipeline.bound(&cut) < self.time_limit(rate) {
                 let plan = placed(plan, &cut, &self.kinds);
                 self.evaluate(plan);
             }
@@ -320,7 +413,7 @@ impl<'a, 'b> Search<'a, 'b> {
         if self.kinds.len() < 2 {
             return;
         }
-        let numbered = Numbered::new(&self.space(), self.ask);
+        let numbered = self.numbered();
         let mut seen = BTreeSet::new();
         for number in self.numbers(&numbered) {
             let plan = numbered.plan(number);
@@ -331,7 +424,7 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             if self.used >= self.budget {
                 self.open = true;
-                self.bound = 0;
+                self.bound = 0.0;
                 return;
             }
             if let Some((plan, counts)) = of_kinds(&self.kinds, &plan, self.ask.workload.global_batch) {
@@ -363,12 +456,17 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and not negative")]
         let whole = |number: f64| (number * (1.0 - 1e-9)) as u64;
-        let (bound, limit) = (whole(f64::from(microbatches) / rate), self.limit());
+        let cost = if self.ask.aim.objective == Objective::Time {
+            1.0
+        } else {
+            plan.placement.iter().map(|device| self.ask.aim.rate(self.evaluator.rate(*device))).sum()
+        };
+        let (bound, limit) = (whole(f64::from(microbatches) / rate), self.time_limit(cost));
         if bound >= limit {
             self.bounded += 1;
             return;
         }
-        self.bound = self.bound.min(bound);
+        self.bound = self.bound.min(self.bounded(bound, cost));
         let mut cuts = Vec::<Cut>::new();
         for ((kind, _), (least, each)) in of_kinds.into_iter().zip(&bounds) {
             let mut priced = Priced::of_one(&mut *self.evaluator, (&alone, recompute), &self.kinds[kind], of);
@@ -415,67 +513,6 @@ impl<'a, 'b> Search<'a, 'b> {
             }
         }
     }
-
-    fn finish(self, complete: bool, nothing: Option<Infeasible>) -> Result<Answer, Infeasible> {
-        let Some((best, winner)) = self.best.first().cloned() else {
-            return Err(nothing.unwrap_or_else(|| {
-                let message = "no plan fits into memory, with stages of whatever layers";
-                let reasons = vec![Problem::new("plan", message).hint("more devices, or devices with more memory")];
-                Infeasible { reasons, nearest: Vec::new() }
-            }));
-        };
-        let (time, used) = (winner.iteration.nanoseconds(), self.used);
-        let bound = complete.then(|| self.bound.min(time));
-        let mut reasons = vec![format!("fastest of {} looked at: {:.3} s", self.used, winner.iteration.seconds())];
-        reasons.push(match bound {
-            Some(bound) if bound == time => "no plan of the space is faster".to_owned(),
-            Some(0) => "the budget ended the search: nothing bounds what is left".to_owned(),
-            Some(bound) => format!(
-                "no plan of the space is faster than {:.3} s, so at most {:.1} % are left",
-                bound as f64 * 1e-9,
-                (1.0 - bound as f64 / time as f64) * 100.0
-            ),
-            None => "the budget ended the search of uniform plans: nothing bounds what is left".to_owned(),
-        });
-        reasons.push(format!("{} sets of degrees cut, {} cannot win by their bound", self.cut, self.bounded));
-        if self.open {
-            reasons.push(format!("the budget of {} ended the search: the bound counts what is open", self.budget));
-        }
-        if self.uniform > time && self.uniform < u64::MAX {
-            let gain = self.uniform as f64 / time as f64;
-            reasons.push(format!("{} faster than the best uniform plan", percent(gain - 1.0)));
-        }
-        reasons.extend(self.held(&best));
-        reasons.extend(misfit(&winner));
-        let chosen = Candidate { plan: best.clone(), evaluation: Ok(winner.clone()), reasons };
-        let losers = self.best.into_iter().skip(1).map(|(plan, prediction)| {
-            let why = why_slower(&plan, &prediction, &best, &winner);
-            Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
-        });
-        Ok(Answer { candidates: std::iter::once(chosen).chain(losers).collect(), bound, used })
-    }
-
-    /// What kinds hold what, in words.
-    fn held(&self, plan: &Plan) -> Option<String> {
-        if self.kinds.len() < 2 {
-            return None;
-        }
-        let kind = |device| {
-            self.kinds.iter().find(|kind| kind.devices.contains(&device)).map_or("?", |kind| kind.name.as_str())
-        };
-        let names = (0..plan.pipeline()).map(|position| {
-            let mut names = Vec::new();
-            for rank in 0..wide(plan) {
-                let name = kind(plan.device(ir::Rank::new(position * wide(plan) + rank)));
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            let layers = plan.stages[position as usize].layers.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
-            format!("{layers} on {}", names.join(" and "))
-        });
-        Some(format!("layers by stage: {}", names.collect::<Vec<_>>().join(", ")))
-    }
 }
 
 /// Evaluations that moves of single layers may take.
@@ -499,35 +536,4 @@ pub(super) fn stages_of(cut: &Cut) -> Vec<StagePlan> {
         tensor: None,
     };
     cut.iter().map(stage).collect()
-}
-
-/// A plan with one layer moved to a neighbour, or with the devices of two neighbours swapped.
-pub(super) fn moves(plan: &Plan) -> Vec<Plan> {
-    let mut found = Vec::new();
-    let pairs = || (1..plan.stages.len()).flat_map(|at| [(at - 1, at), (at, at - 1)]);
-    for (from, to) in pairs() {
-        if plan.stages[from].layers[0] > 1 {
-            let mut moved = plan.clone();
-            moved.stages[from].layers[0] -= 1;
-            moved.stages[to].layers[0] += 1;
-            for stage in [from, to] {
-                let most = moved.stages[stage].layers[0];
-                let layers = &mut moved.stages[stage].recompute_layers;
-                *layers = layers.map(|layers| layers.min(most));
-            }
-            found.push(moved);
-        }
-    }
-    if !plan.placement.is_empty() {
-        let wide = wide(plan) as usize;
-        for at in 1..plan.stages.len() {
-            let mut swapped = plan.clone();
-            let (before, after) = swapped.placement.split_at_mut(at * wide);
-            before[(at - 1) * wide..].swap_with_slice(&mut after[..wide]);
-            found.push(swapped.clone());
-            swapped.stages.swap(at - 1, at);
-            found.push(swapped);
-        }
-    }
-    found
 }

@@ -40,7 +40,7 @@ impl Planner for Manual {
         progress(1, Some((&self.plan, &evaluation)));
         let mut reasons = vec!["what was written".to_owned()];
         reasons.extend(misfit(&evaluation));
-        let faster = faster_shares(&self.plan, &evaluation, evaluator);
+        let faster = faster_shares(ask, &self.plan, &evaluation, evaluator);
         reasons.extend(faster.iter().flat_map(|other| other.reasons.clone()));
         let chosen = Candidate { plan: self.plan.clone(), evaluation: Ok(evaluation), reasons };
         Ok(std::iter::once(chosen).chain(faster).collect())

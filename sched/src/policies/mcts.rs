@@ -9,14 +9,19 @@
 //!
 //! Each round goes down to a complete plan, which is evaluated once and then closed; what was found goes back up. Half of the
 //! rounds choose by what is known of each child and by priors (PUCT: Rosin 2011; Silver et al. 2017), a quarter follow one of
-//! the best ways with one decision changed, and a quarter go where floors are least, which lifts the bound. Priors and values come from a [`Guide`], the one place where a search asks for
-//! advice. Every child has a floor, a time that no plan behind it goes under: of the compute of an iteration on all devices (the
-//! `work` module), of a uniform plan ([`Evaluator::floor`]), or of the cut so far (as `dynprog` has it). What cannot win by its
-//! floor is closed too, and the least floor of what stays open bounds the optimum.
+//! the best ways with one decision changed, and a quarter go where floors are least, which lifts the bound. Priors and values come
+//! from a [`Guide`], the one place where a search asks for advice. Every child has a floor, a time that no plan behind it goes
+//! under: of the compute of an iteration on all devices (the `work` module), of a uniform plan ([`Evaluator::floor`]), or of the
+//! cut so far (as `dynprog` has it). With money or energy as the objective floors are what those times cost at least (the
+//! `worth` module). What cannot win by its floor is closed too, and the least floor of what stays open bounds the optimum.
+//!
+//! What fits and breaks a limit is no answer. As long as nothing keeps to all limits, a plan counts as the worse the more it
+//! breaks one, so that the search goes to where they can be kept.
 //!
 //! The space is that of [`DynProg`](super::DynProg): uniform plans, stages of unequal layers on rows of each kind, and replicas
-//! of one kind each with unequal shares. Begun from the answer of `dynprog` ([`Start::DynProg`]), the search enters its plans
-//! with their times first, and its bound counts where it is better. The budget covers both.
+//! of one kind each with unequal shares (on all kinds, also where fewer devices may do). Begun from the answer of `dynprog`
+//! ([`Start::DynProg`]), the search enters its plans with what they take first, and its bound counts where it is better. The
+//! budget covers both.
 
 mod answer;
 mod cuts;
@@ -27,6 +32,7 @@ mod study;
 mod tests;
 mod tree;
 mod work;
+mod worth;
 
 pub use guide::{ACTION, FEATURES, Facts, Guide, Judgement, View, weights};
 pub use steps::{Action, Choice, Layout, State, Step};
@@ -40,7 +46,8 @@ use rustc_hash::FxHashMap;
 use super::dynprog::kinds::{Kind, wide};
 use super::dynprog::{DynProg, order};
 use super::exhaustive::Space;
-use super::{Planner, Progress, Question, fits, worst_excess};
+use super::{Planner, Progress, Question, worst_excess};
+use crate::aim::{Misses, Pool, Score, fits};
 use crate::evaluate::Evaluator;
 use crate::legality::balanced_stages;
 use steps::Decisions;
@@ -96,8 +103,8 @@ impl Planner for Mcts {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Answer {
     pub(super) candidates: Vec<Candidate>,
-    /// Nanoseconds that no plan of the space goes under.
-    pub(super) bound: u64,
+    /// A score that no plan of the space goes under.
+    pub(super) bound: f64,
     /// Evaluations, those of `dynprog` included.
     pub(super) used: u64,
 }
@@ -110,14 +117,16 @@ impl Mcts {
         budget: u64,
         progress: Progress<'_>,
     ) -> Result<Answer, Infeasible> {
+        let mut misses = Misses::default();
         let begun = match self.start {
             Start::Nothing => None,
             Start::DynProg => {
                 let planner = DynProg { space: self.space.clone(), shown: self.shown };
-                Some(planner.search(ask, evaluator, budget.div_ceil(2), progress))
+                Some(planner.search_noting(ask, evaluator, budget.div_ceil(2), progress, &mut misses))
             }
         };
         let mut search = Search::new(self, ask, evaluator, (budget, None), progress);
+        search.misses = misses;
         if let Some(begun) = begun {
             search.begin(begun);
         }
@@ -147,17 +156,19 @@ struct Search<'a, 'b> {
     facts: Facts,
     tree: Tree,
     floor: u64,
-    /// Times of the plans that were evaluated and fit, in nanoseconds. Looked up only.
+    /// What the plans take that were evaluated and fit, in units of the aim. Looked up only.
     seen: FxHashMap<Plan, Option<u64>>,
-    /// The best that fit, fastest first.
+    /// The best that are allowed, best first.
     best: Vec<(Plan, Prediction)>,
-    /// The best ways, fastest first.
+    /// The best ways, best first.
     elite: Vec<(u64, Vec<Choice>)>,
     /// The plan nearest to fitting.
     closest: Option<(Plan, Prediction)>,
+    /// Plans that break a limit.
+    misses: Misses,
     fitting: u64,
     refused: Vec<Problem>,
-    /// Of `dynprog`: evaluations, its best time, and its bound.
+    /// Of `dynprog`: evaluations, its best score, and its bound.
     begun: Option<Begun>,
     /// What is noted of every node, for whoever learns from it.
     study: Option<Reached>,
@@ -167,8 +178,10 @@ struct Search<'a, 'b> {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     used: u64,
-    time: Option<u64>,
-    bound: Option<u64>,
+    score: Option<Score>,
+    /// The time of that plan in seconds.
+    seconds: f64,
+    bound: Option<f64>,
 }
 
 impl<'a, 'b> Search<'a, 'b> {
@@ -198,12 +211,14 @@ impl<'a, 'b> Search<'a, 'b> {
             best: Vec::new(),
             elite: Vec::new(),
             closest: None,
+            misses: Misses::default(),
             fitting: 0,
             refused: Vec::new(),
             begun: None,
             study,
         };
-        search.expand(&State::new(), floor);
+        let start = search.decisions.start();
+        search.expand(&start, floor);
         search
     }
 
@@ -213,9 +228,15 @@ impl<'a, 'b> Search<'a, 'b> {
         self.used < self.budget && self.rounds < self.budget.saturating_mul(LOOKS).saturating_add(FIRST)
     }
 
-    /// What is to be beaten, in nanoseconds.
+    /// What is to be beaten, in units of the aim.
     fn limit(&self) -> u64 {
-        self.best.first().map_or(u64::MAX, |(_, prediction)| prediction.iteration.nanoseconds())
+        self.best.first().map_or(u64::MAX, |(_, prediction)| self.decisions.ask.aim.units_of(prediction))
+    }
+
+    /// What others are measured by: the best, or what came nearest to the limits.
+    fn measure(&self) -> u64 {
+        let nearest = self.elite.first().filter(|_| self.best.is_empty() && self.decisions.ask.aim.is_limited());
+        nearest.map_or_else(|| self.limit(), |(least, _)| *least)
     }
 
     /// A node for a state; `None` if nothing behind it can win.
@@ -257,11 +278,11 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn walk(&mut self, walk: Walk<'_>) {
-        let (mut state, mut node, mut way) = (State::new(), 0, Way::new());
+        let (mut state, mut node, mut way) = (self.decisions.start(), 0, Way::new());
         let mut choices = Vec::new();
         loop {
-            let limit = self.limit();
-            let Some(child) = self.tree.next(node, (walk, &choices), limit, &mut self.rng) else {
+            let limits = (self.limit(), self.measure());
+            let Some(child) = self.tree.next(node, (walk, &choices), limits, &mut self.rng) else {
                 self.tree.close(&way);
                 return;
             };
@@ -289,14 +310,14 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Evaluates the plan at the end of a way.
     fn leaf(&mut self, state: &State, way: &Way, choices: Vec<Choice>) {
         if let Some(plan) = self.decisions.plan(&mut *self.evaluator, state) {
-            let time = match self.seen.get(&plan) {
-                Some(time) => *time,
+            let taken = match self.seen.get(&plan) {
+                Some(taken) => *taken,
                 None => self.evaluate(plan.clone()),
             };
-            self.tree.enter(way, time);
-            if let Some(time) = time {
-                self.rank(time, choices);
-                if state.layout == Some(Layout::Uniform) && super::exhaustive::is_fastest_of_its_recomputations(&plan) {
+            self.tree.enter(way, taken);
+            if let Some(taken) = taken {
+                self.rank(taken, choices);
+                if state.layout == Some(Layout::Uniform) && super::exhaustive::is_best_of_its_recomputations(&plan) {
                     self.close_more_recomputation(way);
                 }
             }
@@ -304,7 +325,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.tree.close(way);
     }
 
-    /// What fits is never slower than with more recomputation (see `exhaustive`).
+    /// What fits is never slower, nor dearer, than with more recomputation (see `exhaustive`).
     fn close_more_recomputation(&mut self, way: &Way) {
         let Some((node, child)) = way.last() else { return };
         let children = &mut self.tree.nodes[*node].children;
@@ -312,16 +333,21 @@ impl<'a, 'b> Search<'a, 'b> {
         children.iter_mut().for_each(|other| other.closed |= other.action.choice.number() > own);
     }
 
-    /// Its time, if it fits.
+    /// What it takes, if it fits: more, where it breaks a limit.
     fn evaluate(&mut self, plan: Plan) -> Option<u64> {
         self.used += 1;
-        let found = self.evaluator.evaluate(&plan);
-        let time = match found {
-            Ok(prediction) if fits(&prediction) => {
+        let (aim, found) = (self.decisions.ask.aim, self.evaluator.evaluate(&plan));
+        let taken = match found {
+            Ok(prediction) if aim.allows(&prediction) => {
                 self.fitting += 1;
-                let time = prediction.iteration.nanoseconds();
+                let taken = aim.units_of(&prediction);
                 self.keep(plan.clone(), prediction);
-                Some(time)
+                Some(taken)
+            }
+            Ok(prediction) if fits(&prediction) => {
+                self.misses.note(aim, &plan, &prediction);
+                let over = aim.excess(&prediction);
+                Some(times(aim.units_of(&prediction), over * over))
             }
             Ok(prediction) => {
                 let nearer = |(_, least): &(Plan, Prediction)| worst_excess(&prediction) < worst_excess(least);
@@ -339,26 +365,28 @@ impl<'a, 'b> Search<'a, 'b> {
                 None
             }
         };
-        self.seen.insert(plan, time);
+        self.seen.insert(plan, taken);
         (self.progress)(self.used, self.best.first().map(|(plan, prediction)| (plan, prediction)));
-        time
+        taken
     }
 
     fn keep(&mut self, plan: Plan, prediction: Prediction) {
-        let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+        let aim = self.decisions.ask.aim;
+        let score = aim.score(&prediction);
+        let at = self.best.partition_point(|(_, kept)| aim.score(kept) <= score);
         self.best.insert(at, (plan, prediction));
         self.best.truncate(self.planner.shown.max(1));
     }
 
     /// Keeps a way that is to be varied, few of the same keys: those that differ in cuts alone lead to the same places.
-    fn rank(&mut self, time: u64, way: Vec<Choice>) {
+    fn rank(&mut self, taken: u64, way: Vec<Choice>) {
         let keys = |way: &[Choice]| {
             let cut = |choice: &&Choice| !matches!(choice.step(), Step::Kind | Step::End);
             way.iter().take_while(cut).copied().collect::<Vec<_>>()
         };
         let own = keys(&way);
-        let at = self.elite.partition_point(|(kept, _)| *kept <= time);
-        self.elite.insert(at, (time, way));
+        let at = self.elite.partition_point(|(kept, _)| *kept <= taken);
+        self.elite.insert(at, (taken, way));
         let alike = self.elite.iter().enumerate().filter(|(_, (_, way))| keys(way) == own).map(|(at, _)| at);
         if let Some(last) = alike.skip(ALIKE).last() {
             self.elite.remove(last);
@@ -366,30 +394,33 @@ impl<'a, 'b> Search<'a, 'b> {
         self.elite.truncate(ELITE);
     }
 
-    /// Enters what `dynprog` found: its plans with their times, as ways and as what is to be beaten.
+    /// Enters what `dynprog` found: its plans with what they take, as ways and as what is to be beaten.
     fn begin(&mut self, begun: Result<super::dynprog::Answer, Infeasible>) {
         let found = match begun {
             Ok(found) => found,
             Err(no) => {
-                self.refused.extend(no.reasons);
+                // Limits that stand in the way are said with all plans that were looked at.
+                let own = |reason: &Problem| !reason.subject.starts_with("constraints.");
+                self.refused.extend(no.reasons.into_iter().filter(own));
                 return;
             }
         };
         self.used = found.used;
-        let mut plans = Vec::new();
+        let (aim, mut plans) = (self.decisions.ask.aim, Vec::new());
         for candidate in found.candidates {
             if let Ok(prediction) = candidate.evaluation
-                && fits(&prediction)
+                && aim.allows(&prediction)
                 && !self.seen.contains_key(&candidate.plan)
             {
-                self.seen.insert(candidate.plan.clone(), Some(prediction.iteration.nanoseconds()));
+                self.seen.insert(candidate.plan.clone(), Some(aim.units_of(&prediction)));
                 plans.push((candidate.plan, prediction));
             }
         }
         let ways = plans.iter().map(|(plan, _)| self.way_of(plan)).collect::<Vec<_>>();
         self.fitting = plans.len() as u64;
-        let time = plans.first().map(|(_, prediction)| prediction.iteration.nanoseconds());
-        self.begun = Some(Begun { used: found.used, time, bound: found.bound });
+        let score = plans.first().map(|(_, prediction)| aim.score(prediction));
+        let seconds = plans.first().map_or(0.0, |(_, prediction)| prediction.iteration.seconds());
+        self.begun = Some(Begun { used: found.used, score, seconds, bound: found.bound });
         // Ways first: with the limit known, those that are no better would be closed before they can be varied.
         for way in ways.into_iter().flatten() {
             if self.used < self.budget {
@@ -412,16 +443,18 @@ impl<'a, 'b> Search<'a, 'b> {
         let recompute = plan.stages.first().map_or(Recompute::None, |stage| stage.recompute);
         let (layers, pipeline) = (self.decisions.ask.model.layers, plan.pipeline());
         let balanced = plan.stages == balanced_stages(layers, pipeline, plan.chunks_per_stage(), recompute);
+        let laid = |pool: &Pool| pool.placement(plan.world()) == plan.placement;
+        let pools = self.decisions.values.pools();
+        let pool = pools.iter().position(laid).filter(|_| plan.shares.are_equal());
+        let pool = pool.filter(|_| balanced || order(&plan.schedule).is_none());
         let mut mixed = !plan.shares.are_equal();
         for position in 0..if plan.placement.is_empty() { 0 } else { pipeline } {
             mixed |= kinds_at(position)?.windows(2).any(|pair| pair[0] != pair[1]);
         }
-        let layout = if mixed {
-            Layout::Replicas
-        } else if plan.placement.is_empty() && (balanced || order(&plan.schedule).is_none()) {
-            Layout::Uniform
-        } else {
-            Layout::Stages
+        let layout = match pool {
+            Some(_) => Layout::Uniform,
+            None if mixed => Layout::Replicas,
+            None => Layout::Stages,
         };
         let mut way = vec![
             number(Step::Tensor, plan.tensor),
@@ -435,7 +468,10 @@ impl<'a, 'b> Search<'a, 'b> {
             number(Step::Order, u32::try_from(place).ok()?),
             Choice::Zero(if plan.data * plan.mesh.context > 1 { plan.zero } else { ZeroStage::Zero0 }),
         ];
-        if layout == Layout::Uniform {
+        if let Some(pool) = pool {
+            if pools.len() > 1 {
+                way.insert(4, number(Step::Kind, u32::try_from(pool).ok()?));
+            }
             way.push(Choice::Recompute(recompute));
             return Some(way);
         }
@@ -448,4 +484,10 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         Some(way)
     }
+}
+
+/// So many times a number of units, which stays one that something was.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and past all that is")]
+const fn times(units: u64, factor: f64) -> u64 {
+    if units == u64::MAX { u64::MAX } else { (units as f64 * factor) as u64 }
 }

@@ -28,6 +28,10 @@
 //!     et al. 2023, section 4). *Where everything is recomputed, with the largest*: they cost little memory, and 4 were faster
 //!     than 2 (BigScience's chronicles of BLOOM-176B).
 //!
+//! The rules make iterations short. What they look at is judged by what is asked for: with another objective than time the
+//! cheapest of those plans, or the one of least energy, is taken, and those that break a limit are left out. They leave no
+//! device idle that a batch divides over; who would, asks a search.
+//!
 //! An expert tries the smallest replicas that fit and some larger ones, and so does this planner. It asks first whether a shape
 //! fits at all, with the smallest microbatch and full recomputation, and leaves out what cannot win by its floor.
 
@@ -35,7 +39,11 @@ mod shapes;
 
 use ir::{Candidate, CollectiveAlgorithm, Infeasible, Plan, Prediction, Problem, Recompute, Schedule, ZeroStage};
 
-use super::{Planner, Progress, Question, faster_shares, fits, misfit, percent, smallest_domain, words, worst_excess};
+use super::{
+    Planner, Progress, Question, faster_shares, misfit, no_room, percent, smallest_domain, why_worse, words,
+    worst_excess,
+};
+use crate::aim::{Aim, Misses, Objective, Pool, fits};
 use crate::evaluate::Evaluator;
 use crate::legality::balanced_stages;
 use crate::schedules;
@@ -138,8 +146,12 @@ struct Search<'a, 'b> {
     used: u64,
     /// Whether parameters are sharded.
     deep: bool,
-    /// The best that fit, fastest first.
+    /// What plans are laid on.
+    pool: Pool,
+    /// The best that are allowed, best first.
     best: Vec<(Plan, Prediction)>,
+    /// Plans that fit and break a limit.
+    misses: Misses,
     /// Plans over their memory, and by how much.
     over: Vec<(Plan, f64)>,
     /// Reasons why plans were not legal, each once.
@@ -155,7 +167,8 @@ impl<'a, 'b> Search<'a, 'b> {
         progress: Progress<'a>,
     ) -> Self {
         let (best, over, refused) = (Vec::new(), Vec::new(), Vec::new());
-        Self { planner, ask, evaluator, budget, progress, used: 0, deep: false, best, over, refused }
+        let (pool, misses) = (ask.pools().swap_remove(0), Misses::default());
+        Self { planner, ask, evaluator, budget, progress, used: 0, deep: false, pool, best, misses, over, refused }
     }
 
     /// Rules 1 and 2: the smallest replicas that fit and those some times as large, with experts inside domains or beyond.
@@ -281,7 +294,7 @@ impl<'a, 'b> Search<'a, 'b> {
             collective: CollectiveAlgorithm::Automatic,
             mesh: mesh(self.ask, shape, expert),
             sharing: ir::Sharing { prefetch: self.deep, ..ir::Sharing::default() },
-            placement: Vec::new(),
+            placement: self.pool.placement(shape.product() * u64::from(data)),
         }
     }
 
@@ -320,9 +333,10 @@ impl<'a, 'b> Search<'a, 'b> {
         if self.used >= self.budget {
             return Step::Spent;
         }
-        if let (Some((_, fastest)), Some((_, slowest))) = (self.best.first(), self.best.get(self.planner.runners_up)) {
-            let limit = slowest.iteration.seconds().max(AS_FAST * fastest.iteration.seconds());
-            if self.evaluator.floor(plan).is_some_and(|floor| floor.seconds() >= limit) {
+        let aim = self.ask.aim;
+        if let (Some((_, best)), Some((_, worst))) = (self.best.first(), self.best.get(self.planner.runners_up)) {
+            let limit = aim.score(worst).get().max(AS_FAST * aim.score(best).get());
+            if aim.floor(plan, self.evaluator).is_some_and(|floor| floor.get() >= limit) {
                 return Step::Slow;
             }
         }
@@ -333,9 +347,15 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         let found = self.evaluator.evaluate(plan);
         let step = match found {
-            Ok(prediction) if fits(&prediction) => {
-                let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+            Ok(prediction) if aim.allows(&prediction) => {
+                let score = aim.score(&prediction);
+                let at = self.best.partition_point(|(_, kept)| aim.score(kept) <= score);
                 self.best.insert(at, (plan.clone(), prediction));
+                Step::Fits
+            }
+            // With more recomputation it would break the limit by more.
+            Ok(prediction) if fits(&prediction) => {
+                self.misses.note(aim, plan, &prediction);
                 Step::Fits
             }
             Ok(prediction) => {
@@ -365,22 +385,25 @@ impl<'a, 'b> Search<'a, 'b> {
         });
         let nearest = nearest.collect::<Vec<_>>();
         let Some((_, fastest)) = self.best.first().cloned() else {
-            return Err(nothing_fits(self.ask, nearest, self.refused, self.used, self.budget));
+            let missed = self.misses.problems(self.ask.aim, "plan of those that the rules look at");
+            return Err(nothing_fits(self.ask, (nearest, missed), self.refused, self.used, self.budget));
         };
-        let (best, winner) = self.best.remove(simplest(&self.best));
+        let (best, winner) = self.best.remove(simplest(self.ask.aim, &self.best));
         let mut chosen = chosen(self.ask, (&best, &winner), &fastest, &over, self.used);
         // Megatron-LM gives all replicas as much: what more there would be is said, not chosen.
-        let faster = faster_shares(&best, &winner, self.evaluator);
+        let faster = faster_shares(self.ask, &best, &winner, self.evaluator);
         chosen.reasons.extend(faster.iter().flat_map(|other| other.reasons.clone()));
         let losers = self.best.into_iter().take(runners_up).map(|(plan, prediction)| {
-            let why = if prediction.iteration < winner.iteration {
-                let faster = 1.0 - prediction.iteration.seconds() / winner.iteration.seconds();
+            let (score, than) = (self.ask.aim.score(&prediction), self.ask.aim.score(&winner));
+            let why = if score < than {
+                let faster = 1.0 - score.over(than);
+                let better = self.ask.aim.better();
                 format!(
-                    "{:.1} % faster, less than predictions err, with more ranks a replica or larger microbatches",
+                    "{:.1} % {better}, less than predictions err, with more ranks a replica or larger microbatches",
                     faster * 100.0
                 )
             } else {
-                why_slower(&plan, &prediction, &best, &winner)
+                why_worse(self.ask, (&plan, &prediction), (&best, &winner))
             };
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
         });
@@ -401,11 +424,11 @@ fn of_replica(plan: &Plan) -> u32 {
     plan.tensor * plan.mesh.context * plan.pipeline()
 }
 
-/// Rule 10: of plans, fastest first, the simplest of those that are as fast as the first.
-fn simplest(best: &[(Plan, Prediction)]) -> usize {
+/// Rule 10: of plans, best first, the simplest of those that are as good as the first.
+fn simplest(aim: &Aim, best: &[(Plan, Prediction)]) -> usize {
     let recompute = |plan: &Plan| plan.stages.iter().map(|stage| stage.recompute).max();
     let Some((first, fastest)) = best.first() else { return 0 };
-    let as_fast = |prediction: &Prediction| prediction.iteration.seconds() <= AS_FAST * fastest.iteration.seconds();
+    let as_fast = |prediction: &Prediction| aim.score(prediction).get() <= AS_FAST * aim.score(fastest).get();
     let near = best.iter().enumerate().take_while(|(_, (_, prediction))| as_fast(prediction));
     let no_more = near.filter(|(_, (plan, _))| recompute(plan) <= recompute(first));
     let size = |plan: &Plan| match recompute(plan) {
@@ -423,19 +446,25 @@ fn chosen(
     over: &[(Plan, f64)],
     used: u64,
 ) -> Candidate {
-    let behind = prediction.iteration.seconds() / fastest.iteration.seconds().max(1e-12) - 1.0;
+    let aim = ask.aim;
+    let behind = aim.score(prediction).over(aim.score(fastest)) - 1.0;
     let place = if behind > 0.0 {
         format!("simpler, and {:.1} % behind, less than predictions err, the ", behind * 100.0)
     } else {
         String::new()
     };
     let mut reasons = vec![format!(
-        "{place}fastest of {used} tried that fits: {:.3} s, bubble {}",
-        prediction.iteration.seconds(),
+        "{place}{} of {used} tried that fits: {}, bubble {}",
+        aim.best(),
+        ask.figure(prediction),
         percent(prediction.bubble_rate.unwrap_or(0.0))
     )];
+    if aim.objective != Objective::Time {
+        let words = "the rules make iterations short on all devices, and their plans were judged by";
+        reasons.push(format!("{words} {}: a search may leave devices idle", aim.objective.name()));
+    }
     if plan.mesh.expert > 1 {
-        let domain = smallest_domain(ask.cluster);
+        let domain = smallest_domain(ask);
         let place = if plan.mesh.expert <= domain {
             format!("inside a domain of {domain}")
         } else {
@@ -504,22 +533,25 @@ pub(super) fn why_slower(plan: &Plan, prediction: &Prediction, best: &Plan, winn
 /// What stood in the way.
 fn nothing_fits(
     ask: &Question<'_>,
-    over: Vec<(Plan, Prediction)>,
+    (over, missed): (Vec<(Plan, Prediction)>, Vec<Problem>),
     refused: Vec<Problem>,
     used: u64,
     budget: u64,
 ) -> Infeasible {
     let mut reasons = refused;
-    if let Some((plan, prediction)) = over.first() {
+    let limited = !missed.is_empty();
+    if limited {
+        let searched = "the rules make iterations short on all devices";
+        let more = |problem: Problem| match &problem.hint {
+            Some(hint) => problem.clone().hint(format!("{hint}; {searched}: policy = \"exhaustive\" tries all")),
+            None => problem,
+        };
+        reasons.splice(0..0, missed.into_iter().map(more));
+    } else if let Some((plan, prediction)) = over.first() {
         let text = misfit(prediction).expect("it is over its memory");
-        reasons.insert(
-            0,
-            Problem::new(
-                "plan",
-                format!("of {used} plans tried none fits into memory; the closest, {}, {text}", words(plan)),
-            )
-            .hint("more devices, devices with more memory, or shorter sequences"),
-        );
+        let message = format!("of {used} plans tried none fits into memory; the closest, {}, {text}", words(plan));
+        let hint = "more devices, devices with more memory, or shorter sequences";
+        reasons.insert(0, no_room(ask, message, prediction, hint));
     }
     if used >= budget {
         reasons.push(
@@ -534,11 +566,11 @@ fn nothing_fits(
                 ask.model.layers,
                 ask.model.heads,
                 ask.workload.global_batch,
-                ask.cluster.devices()
+                ask.devices()
             ),
         ));
     }
-    let nearest = if over.is_empty() {
+    let nearest = if over.is_empty() && !limited {
         let whole = Plan {
             data: 1,
             tensor: 1,

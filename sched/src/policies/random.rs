@@ -10,8 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use rustc_hash::FxHashMap;
 
 use super::exhaustive::{Numbered, Space};
-use super::megatron::why_slower;
-use super::{Planner, Progress, Question, fits, misfit, worst_excess};
+use super::{Planner, Progress, Question, left_idle, misfit, no_room, why_worse, worst_excess};
+use crate::aim::{Misses, fits};
 use crate::evaluate::Evaluator;
 
 /// See the module.
@@ -81,17 +81,20 @@ impl Planner for Random {
             match evaluator.evaluate(&plan) {
                 Ok(prediction) => {
                     used += 1;
-                    found.take(plan, prediction);
+                    found.take(ask, plan, prediction);
                     progress(used, found.best.first().map(|(plan, prediction)| (plan, prediction)));
                 }
                 Err(no) => found.refuse(no.reasons),
             }
         }
         let drawn = format!(
-            "{used} legal plans drawn of {count} in the space with seed {} ({} draws were not legal), {} of them fit",
-            self.seed, found.illegal, found.fitting
+            "{used} legal plans drawn of {count} in the space with seed {} ({} draws were not legal), {} of them {}",
+            self.seed,
+            found.illegal,
+            found.fitting,
+            ask.aim.who_fit().trim_start_matches("that ")
         );
-        found.finish(drawn)
+        found.finish(ask, drawn)
     }
 }
 
@@ -99,11 +102,13 @@ impl Planner for Random {
 #[derive(Default)]
 struct Found {
     shown: usize,
-    /// The best that fit, fastest first.
+    /// The best that are allowed, best first.
     best: Vec<(Plan, Prediction)>,
     /// The plan nearest to fitting.
     closest: Option<(Plan, Prediction)>,
     fitting: u64,
+    /// Plans that break a limit.
+    misses: Misses,
     illegal: u64,
     /// Reasons of illegal plans, the first of each kind.
     refused: Vec<Problem>,
@@ -112,12 +117,15 @@ struct Found {
 }
 
 impl Found {
-    fn take(&mut self, plan: Plan, prediction: Prediction) {
-        if fits(&prediction) {
+    fn take(&mut self, ask: &Question<'_>, plan: Plan, prediction: Prediction) {
+        if ask.aim.allows(&prediction) {
             self.fitting += 1;
-            let at = self.best.partition_point(|(_, kept)| kept.iteration <= prediction.iteration);
+            let score = ask.aim.score(&prediction);
+            let at = self.best.partition_point(|(_, kept)| ask.aim.score(kept) <= score);
             self.best.insert(at, (plan, prediction));
             self.best.truncate(self.shown);
+        } else if fits(&prediction) {
+            self.misses.note(ask.aim, &plan, &prediction);
         } else if self.closest.as_ref().is_none_or(|(_, least)| worst_excess(&prediction) < worst_excess(least)) {
             self.closest = Some((plan, prediction));
         }
@@ -132,27 +140,27 @@ impl Found {
         }
     }
 
-    fn finish(self, drawn: String) -> Result<Vec<Candidate>, Infeasible> {
+    fn finish(self, ask: &Question<'_>, drawn: String) -> Result<Vec<Candidate>, Infeasible> {
         let Some((best, winner)) = self.best.first().cloned() else {
-            let mut reasons = Vec::new();
-            if let Some(text) = self.closest.as_ref().and_then(|(_, prediction)| misfit(prediction)) {
-                reasons.push(
-                    Problem::new("plan", format!("{drawn}; the closest {text}"))
-                        .hint("a larger budget, or more devices"),
-                );
+            let mut reasons = self.misses.problems(ask.aim, "plan drawn");
+            let closest = self.closest.as_ref().filter(|_| reasons.is_empty());
+            if let Some((text, prediction)) = closest.and_then(|(_, found)| Some((misfit(found)?, found))) {
+                let message = format!("{drawn}; the closest {text}");
+                reasons.push(no_room(ask, message, prediction, "a larger budget, or more devices"));
             } else {
                 reasons.push(Problem::new("plan", drawn).hint("a batch with more divisors, or a larger budget"));
             }
             reasons.extend(self.refused);
             return Err(Infeasible { reasons, nearest: Vec::new() });
         };
-        let mut reasons = vec![format!("fastest of those drawn: {:.3} s", winner.iteration.seconds()), drawn];
+        let mut reasons = vec![format!("{} of those drawn: {}", ask.aim.best(), ask.figure(&winner)), drawn];
+        reasons.extend(left_idle(ask, &best));
         if self.open {
             reasons.push("the budget ended the draws: the rest of the space is open".to_owned());
         }
         let chosen = Candidate { plan: best.clone(), evaluation: Ok(winner.clone()), reasons };
         let losers = self.best.into_iter().skip(1).map(|(plan, prediction)| {
-            let why = why_slower(&plan, &prediction, &best, &winner);
+            let why = why_worse(ask, (&plan, &prediction), (&best, &winner));
             Candidate { plan, evaluation: Ok(prediction), reasons: vec![why] }
         });
         Ok(std::iter::once(chosen).chain(losers).collect())

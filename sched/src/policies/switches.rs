@@ -2,21 +2,22 @@
 //! compute, slices of the vocabulary, copies of shards, orders down the pipeline and up again, state in host memory, and
 //! recomputation stage by stage.
 //!
-//! A greedy ascent: of all plans that differ in one switch the fastest that fits is taken, as long as it gains one part in a
-//! thousand. What is found is never slower than what it started from; it is not proven to be the best of all settings, which a
-//! test holds it against. What a policy said of its space (the least that any plan of it can take) stays said of that space.
+//! A greedy ascent: of all plans that differ in one switch the best that is allowed is taken, as long as it gains one part in a
+//! thousand of what is made small. What is found is never worse than what it started from; it is not proven to be the best of all settings, which a
+//! test holds it against. What a policy said of its space (the least that any plan of it can take, or cost) stays said of that space.
 
 use ir::{
     Candidate, ContextMethod, Infeasible, Plan, Prediction, Recompute, Schedule, Sharing, StagePlan,
     VocabularyDivision, ZeroStage,
 };
 
-use super::{Planner, Progress, Question, fits, words};
+use super::{Planner, Progress, Question, words};
+use crate::aim::{Aim, Score};
 use crate::evaluate::Evaluator;
 
 /// A gain that is worth a switch.
 const WORTH: f64 = 1.001;
-/// Plans whose switches are turned: the fastest.
+/// Plans whose switches are turned: the best.
 const STARTS: usize = 3;
 /// The part of a budget that is kept for switches: one in so many evaluations.
 const PART: u64 = 4;
@@ -50,35 +51,36 @@ impl Planner for Switched<'_> {
             progress(done, best);
         })?;
         let of = |candidate: &Candidate| {
-            let prediction = candidate.evaluation.as_ref().ok().filter(|prediction| fits(prediction))?;
+            let prediction = candidate.evaluation.as_ref().ok().filter(|prediction| ask.aim.allows(prediction))?;
             Some((candidate.plan.clone(), prediction.clone()))
         };
         let mut best: Option<(Plan, Turned)> = None;
         for (plan, prediction) in found.iter().filter_map(of).take(STARTS) {
             let start = (plan.clone(), prediction);
-            let turned = turn(start, self.orders, evaluator, budget.saturating_sub(used));
+            let turned = turn(ask.aim, start, self.orders, (&mut *evaluator, budget.saturating_sub(used)));
             used += turned.used;
             progress(used, Some((&turned.plan, &turned.prediction)));
-            let time = turned.prediction.iteration;
-            if best.as_ref().is_none_or(|(_, kept)| time < kept.prediction.iteration) {
+            let score = ask.aim.score(&turned.prediction);
+            if best.as_ref().is_none_or(|(_, kept)| score < ask.aim.score(&kept.prediction)) {
                 best = Some((plan, turned));
             }
         }
         Ok(match best {
-            Some((start, turned)) if !turned.words.is_empty() => chosen(&start, turned, found),
+            Some((start, turned)) if !turned.words.is_empty() => chosen(ask, &start, turned, found),
             _ => found,
         })
     }
 }
 
 /// The plan that was turned first, with what its policy said of its own first, which follows it.
-fn chosen(start: &Plan, turned: Turned, mut found: Vec<Candidate>) -> Vec<Candidate> {
+fn chosen(ask: &Question<'_>, start: &Plan, turned: Turned, mut found: Vec<Candidate>) -> Vec<Candidate> {
     let Some(first) = found.first_mut() else { return found };
-    let before = first.evaluation.as_ref().map_or(f64::INFINITY, |prediction| prediction.iteration.seconds());
-    let after = turned.prediction.iteration.seconds();
-    let slower = format!("{:.1} % slower: without what was turned beyond the space", (before / after - 1.0) * 100.0);
-    let mut reasons = std::mem::replace(&mut first.reasons, vec![slower]);
-    reasons.push(format!("{after:.3} s with what was turned beyond that space, of {}:", words(start)));
+    let before = first.evaluation.as_ref().map_or(Score::WORST, |prediction| ask.aim.score(prediction));
+    let worse = ask.aim.worse(before, ask.aim.score(&turned.prediction));
+    let mut reasons =
+        std::mem::replace(&mut first.reasons, vec![format!("{worse}: without what was turned beyond the space")]);
+    let figure = ask.figure(&turned.prediction);
+    reasons.push(format!("{figure} with what was turned beyond that space, of {}:", words(start)));
     reasons.extend(turned.words);
     let chosen = Candidate { plan: turned.plan, evaluation: Ok(turned.prediction), reasons };
     std::iter::once(chosen).chain(found).collect()
@@ -95,14 +97,18 @@ struct Turned {
     used: u64,
 }
 
-/// Turns switches of a plan that fits, with so many evaluations at most.
-fn turn((plan, prediction): (Plan, Prediction), orders: bool, evaluator: &mut dyn Evaluator, budget: u64) -> Turned {
-    let mut search = Search { evaluator, orders, budget, used: 0 };
+/// Turns switches of a plan that is allowed, with so many evaluations at most.
+fn turn(
+    aim: &Aim,
+    (plan, prediction): (Plan, Prediction),
+    orders: bool,
+    (evaluator, budget): (&mut dyn Evaluator, u64),
+) -> Turned {
+    let mut search = Search { aim, evaluator, orders, budget, used: 0 };
     let mut turned = Turned { plan, prediction, words: Vec::new(), used: 0 };
     while let Some((word, plan, prediction)) = search.best_of(&turned) {
-        let before = turned.prediction.iteration.seconds();
-        let gain = (before / prediction.iteration.seconds().max(1e-12) - 1.0) * 100.0;
-        turned.words.push(format!("{word}: {gain:.1} % faster"));
+        let gain = (aim.score(&turned.prediction).over(aim.score(&prediction)) - 1.0) * 100.0;
+        turned.words.push(format!("{word}: {gain:.1} % {}", aim.better()));
         (turned.plan, turned.prediction) = (plan, prediction);
     }
     turned.used = search.used;
@@ -110,6 +116,7 @@ fn turn((plan, prediction): (Plan, Prediction), orders: bool, evaluator: &mut dy
 }
 
 struct Search<'a> {
+    aim: &'a Aim,
     evaluator: &'a mut dyn Evaluator,
     orders: bool,
     budget: u64,
@@ -125,18 +132,23 @@ impl Search<'_> {
         self.evaluator.evaluate(plan).ok()
     }
 
+    fn allowed(&mut self, plan: &Plan) -> Option<Prediction> {
+        self.evaluate(plan).filter(|prediction| self.aim.allows(prediction))
+    }
+
     /// The switch that gains most, if one is worth it.
     fn best_of(&mut self, from: &Turned) -> Option<(String, Plan, Prediction)> {
         let mut best: Option<(String, Plan, Prediction)> = None;
-        let limit = from.prediction.iteration.seconds() / WORTH;
+        let aim = self.aim;
+        let limit = aim.score(&from.prediction).get() / WORTH;
         for (word, plan) in neighbours(&from.plan, self.orders) {
             let found = match plan {
-                Next::Plan(plan) => self.evaluate(&plan).filter(fits).map(|prediction| (plan, prediction)),
+                Next::Plan(plan) => self.allowed(&plan).map(|prediction| (plan, prediction)),
                 Next::Relieved(plan) => self.relieved(plan),
             };
             let Some((plan, prediction)) = found else { continue };
-            let time = prediction.iteration;
-            if time.seconds() < limit && best.as_ref().is_none_or(|(_, _, kept)| time < kept.iteration) {
+            let score = aim.score(&prediction);
+            if score.get() < limit && best.as_ref().is_none_or(|(_, _, kept)| score < aim.score(kept)) {
                 best = Some((word, plan, prediction));
             }
         }
@@ -178,7 +190,7 @@ impl Search<'_> {
         for ((stage, (_, enough)), yes) in plan.stages.iter_mut().zip(&between).zip(&recomputes) {
             stage.recompute_layers = Some(*enough).filter(|layers| *yes && *layers < whole(stage));
         }
-        let prediction = self.evaluate(&plan).filter(fits)?;
+        let prediction = self.allowed(&plan)?;
         Some((plan, prediction))
     }
 }
@@ -330,6 +342,7 @@ mod tests {
     use rand::RngExt;
 
     use super::*;
+    use crate::aim::{FASTEST, fits};
     use crate::evaluate::ClosedForm;
     use crate::testing::{analytic, dgx, gpt3, plan, random, random_wide_case, workload};
 
@@ -368,7 +381,7 @@ mod tests {
     fn what_is_found_fits_is_never_slower_and_has_no_faster_neighbour() {
         let mut gained = 0;
         check(0..120, |seed, start, prediction, closed| {
-            let turned = turn((start.clone(), prediction.clone()), true, closed, 1 << 20);
+            let turned = turn(&FASTEST, (start.clone(), prediction.clone()), true, (closed, 1 << 20));
             assert_eq!(closed.evaluate(&turned.plan).as_ref(), Ok(&turned.prediction), "seed {seed}");
             assert!(fits(&turned.prediction), "seed {seed}");
             assert!(turned.prediction.iteration <= prediction.iteration, "seed {seed}");
@@ -382,7 +395,7 @@ mod tests {
             }
             // A budget is kept, and gives what was found until then.
             for budget in [0, 1, 7] {
-                let short = turn((start.clone(), prediction.clone()), true, closed, budget);
+                let short = turn(&FASTEST, (start.clone(), prediction.clone()), true, (closed, budget));
                 assert!(short.used <= budget, "seed {seed}");
                 assert!(short.prediction.iteration <= prediction.iteration, "seed {seed}");
                 assert!(budget > 0 || short.plan == *start, "seed {seed}");
@@ -415,7 +428,10 @@ mod tests {
     #[test]
     fn greed_finds_what_all_settings_hold() {
         check(200..320, |seed, start, prediction, closed| {
-            let found = turn((start.clone(), prediction.clone()), true, closed, 1 << 20).prediction.iteration.seconds();
+            let found = turn(&FASTEST, (start.clone(), prediction.clone()), true, (closed, 1 << 20))
+                .prediction
+                .iteration
+                .seconds();
             let ratio = found / best_of_all(start, closed);
             assert!(ratio <= 1.02, "seed {seed}: {ratio} of the best");
         });
@@ -432,7 +448,7 @@ mod tests {
         let mut closed = ClosedForm::new(&model, &work, &cost);
         let before = closed.evaluate(&start).expect("a legal plan");
         assert!(fits(&before), "{:?}", super::super::misfit(&before));
-        let turned = turn((start, before.clone()), true, &mut closed, 1 << 20);
+        let turned = turn(&FASTEST, (start, before.clone()), true, (&mut closed, 1 << 20));
         assert!(turned.words.iter().any(|word| word.contains("as little recomputation")), "{:?}", turned.words);
         assert!(turned.prediction.iteration.seconds() < 0.9 * before.iteration.seconds());
         let mut bound = 0;

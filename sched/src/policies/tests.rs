@@ -1,11 +1,14 @@
+mod aims;
+
 use ir::{Recompute, Schedule, ZeroStage};
 
 use super::*;
+use crate::aim::fits;
 use crate::evaluate::ClosedForm;
 use crate::testing::{analytic, dgx, gpt3, plan, small_model, workload};
 
 fn ask<'a>(model: &'a Model, workload: &'a Workload, cost: &'a cost::CostModel) -> Question<'a> {
-    Question { model, workload, cluster: cost.cluster() }
+    Question::new(model, workload, cost.cluster())
 }
 
 #[test]

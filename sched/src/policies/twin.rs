@@ -5,8 +5,9 @@ use ir::{Cluster, DeviceId, Fabric, FeedForward, LayerRun, Mixer, Model, NodeGro
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use super::Question;
 use super::exhaustive::{Numbered, Space};
-use super::{Question, fits};
+use crate::aim::fits;
 use crate::evaluate::{ClosedForm, Evaluator};
 use crate::testing::{device, node, random, small_model, with_experts, workload};
 

@@ -13,7 +13,7 @@ pub use ablate::{AblateResult, AblationScores};
 pub use exchange::{ExportReport, ImportReport};
 pub use explain::{ExplainReport, ExplainedPart, Misfit, Remedy, Sensitivity};
 pub use place::{GroupPlaces, PlaceReport, PlaceStep, PlacedAxis};
-pub use plan::{Alternative, BasisSummary, MemorySummary, PlanSummary, PredictionSummary};
+pub use plan::{Alternative, BasisSummary, MemorySummary, ParetoPoint, ParetoSummary, PlanSummary, PredictionSummary};
 pub use reports::long_run::LongRunSummary;
 pub use scoreboard::{CalibrateRowsReport, CheckScoreboardReport, FittedStack, RestErrors};
 pub use size::{ModelRow, ModelSection, NetworkPoint, NetworkReport, SizeReport, SizeRow, SizeSection};
@@ -65,6 +65,20 @@ pub struct PlanReport {
     pub plan: PlanSummary,
     /// What is predicted of it.
     pub prediction: PredictionSummary,
+    /// What was made small: `time`, `money` or `energy`.
+    pub objective: &'static str,
+    /// Rent of what is paid, where every price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_tokens: Option<f64>,
+    /// Energy of what is paid, where every power limit is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules_per_token: Option<f64>,
+    /// On what money and energy rest, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expense_notes: Vec<String>,
+    /// The plans that no other beats, where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pareto: Option<ParetoSummary>,
     /// What was taken in place of constants of the software stack that the catalog does not have, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack_notes: Vec<String>,

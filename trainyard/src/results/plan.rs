@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ir::{Candidate, CollectiveAlgorithm, Mesh, Plan, Prediction, Recompute, Shares, Sharing, SimDuration};
+use ir::{Candidate, CollectiveAlgorithm, DeviceId, Mesh, Plan, Prediction, Recompute, Shares, Sharing, SimDuration};
 use serde::Serialize;
 
 use crate::words;
@@ -52,6 +52,9 @@ pub struct PlanSummary {
     /// Division and overlap beyond `zero` and `overlap_gradients`.
     #[serde(flatten)]
     pub sharing: Sharing,
+    /// The device of each rank, where its number is another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<DeviceId>,
 }
 
 impl PlanSummary {
@@ -78,6 +81,7 @@ impl PlanSummary {
             collective: plan.collective,
             mesh: plan.mesh,
             sharing: plan.sharing,
+            placement: plan.placement.clone(),
         }
     }
 }
@@ -98,6 +102,12 @@ pub struct PredictionSummary {
     pub memory: Vec<MemorySummary>,
     /// On what the durations rest.
     pub basis: BasisSummary,
+    /// Rent of one iteration, US dollars, where every price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration_usd: Option<f64>,
+    /// Energy of one iteration, joules, where every power limit is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration_joules: Option<f64>,
 }
 
 /// Peak memory of one pipeline position.
@@ -160,6 +170,8 @@ impl PredictionSummary {
                 analytic: prediction.basis.analytic,
                 assumed: prediction.basis.assumed,
             },
+            iteration_usd: prediction.expense.usd,
+            iteration_joules: prediction.expense.joules,
         }
     }
 }
@@ -189,4 +201,38 @@ impl Alternative {
             reasons,
         }
     }
+}
+
+/// Plans that no other beats in all that is weighed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ParetoSummary {
+    /// What is weighed, the first of it in order.
+    pub measures: Vec<&'static str>,
+    /// The plans.
+    pub points: Vec<ParetoPoint>,
+    /// What was searched, in sentences.
+    pub notes: Vec<String>,
+    /// Each plan as a scenario of its own, in order.
+    #[serde(skip)]
+    pub scenarios: Vec<String>,
+    /// The page.
+    #[serde(skip)]
+    pub page: reports::pareto::ParetoFront,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ParetoPoint {
+    /// The plan.
+    pub plan: PlanSummary,
+    /// Time of one iteration.
+    pub iteration_ms: f64,
+    /// Rent, where every price is known.
+    pub usd_per_million_tokens: Option<f64>,
+    /// Energy, where every power limit is known.
+    pub joules_per_token: Option<f64>,
+    /// Peak memory of the fullest device.
+    pub peak_gib: f64,
+    /// Whether it is the one that was chosen.
+    pub chosen: bool,
 }

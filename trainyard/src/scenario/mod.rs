@@ -28,6 +28,7 @@ mod data;
 mod emulate;
 mod failures;
 pub(crate) mod model;
+mod objective;
 mod plan;
 mod print;
 pub(crate) mod profiles;
@@ -48,6 +49,7 @@ pub use self::cost::CostChoice;
 pub use self::profiles::ProfileChoice;
 pub use data::{DataChoice, Documents, ReportChoice, ReportFormat, TextFiles};
 pub use failures::{CheckpointChoice, CheckpointInterval, CheckpointStorage, FailureChoice, FailureRate};
+pub use objective::{AvoidChoice, ConstraintChoice, Headroom, Measure, Objective, ObjectiveChoice, Paid, Terms};
 pub use plan::{Offload, PlanChoice, PlanKeys, PolicyName};
 pub(crate) use print::{Draft, Training, differences};
 pub use run::{CheckpointFolder, DeviceChoice, OnLoss, RunChoice};
@@ -82,6 +84,10 @@ pub struct Scenario {
     pub stack: StackChoice,
     /// The plan, or who decides it.
     pub plan: PlanChoice,
+    /// What a policy makes small.
+    pub objective: ObjectiveChoice,
+    /// What its plan must keep to.
+    pub constraints: ConstraintChoice,
     /// On what durations rest.
     pub cost: CostChoice,
     /// What a run trains on.
@@ -122,6 +128,18 @@ impl Loaded {
             PlanChoice::Written(_) => Box::default(),
         };
         self.scenario.plan = PlanChoice::Policy(policy, keys);
+        self
+    }
+    /// The same with something else made small.
+    #[must_use]
+    pub const fn minimising(mut self, objective: Objective) -> Self {
+        self.scenario.objective.minimise = objective;
+        self
+    }
+    /// The same with a front of plans that no other beats in all of these.
+    #[must_use]
+    pub fn weighing(mut self, measures: Vec<Measure>) -> Self {
+        self.scenario.objective.pareto = measures;
         self
     }
     /// An input error of these problems, with their places.
@@ -257,6 +275,11 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         problems.for_each(|problem| root.reader.report_placed(problem));
     }
     let plan = plan::read(root, cluster.as_ref(), model.as_ref(), workload.as_ref(), sight);
+    let objective = objective::read(root);
+    let constraints = objective::read_constraints(root, cluster.as_ref());
+    if let (Some(objective), Some(constraints), Some(cluster)) = (&objective, &constraints, &cluster) {
+        objective::agree(root, (objective, constraints), plan.as_ref(), cluster, workload.as_ref());
+    }
     let cost = self::cost::read(root, sight, cluster.as_ref(), stack.as_ref().is_none_or(|stack| stack.name.is_some()));
     let (cost, catalog_of_stacks) = cost.unzip();
     let data = data::read(root, sight);
@@ -273,6 +296,8 @@ fn resolve(root: &Table<'_>, sight: &Sight<'_>) -> Option<Scenario> {
         workload: workload?,
         stack: StackChoice { catalog: catalog_of_stacks?, ..stack? },
         plan: plan?,
+        objective: objective?,
+        constraints: constraints?,
         cost: cost?,
         data: data?,
         run: run?,

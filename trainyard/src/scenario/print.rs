@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 mod draft;
 mod long_run;
+mod objective;
 mod run;
 mod size;
 
@@ -53,11 +54,15 @@ impl Scenario {
             ("model", model_table(&self.model).into()),
             ("training", training_table(&self.workload, &self.stack).into()),
             ("plan", plan_table(&self.plan).into()),
+            ("objective", objective::objective_table(&self.objective).into()),
             ("cost", cost_table(&self.cost, &self.stack).into()),
             ("data", data_table(&self.data).into()),
         ]);
         let formats = self.report.formats.iter().map(|format| word(&data::FORMATS, format)).collect();
         root.insert("report".to_owned(), table([("formats", Value::Array(formats))]).into());
+        if let Some(constraints) = objective::constraints_table(&self.constraints) {
+            root.insert("constraints".to_owned(), constraints.into());
+        }
         if let Some(size) = &self.size {
             root.insert("size".to_owned(), size_table(size, self.checkpoint.is_none()).into());
             root.insert("models".to_owned(), models_table(&size.models).into());

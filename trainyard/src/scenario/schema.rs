@@ -21,6 +21,8 @@ const OTHER_WAYS: [&str; 7] = [
      [training.optimizer]\nclip_norm = \"none\"\n[plan]\nlayers_per_stage = [1, 1]\nrecompute = \"full\"\nrecompute_layers = 1\nmicrobatches = 1\n\
      shard = 2\nbudget = 9\nweights = \"a.weights\"\nschedule = { cells = \"0F0,0B0\" }\n[cost]\nsource = \"calibration\"\nfile = \"a.toml\"\nstacks = \"a.toml\"\n\
      interference = { compute = 1.2, communication = 1.1 }\n[data]\nfile = \"a.txt\"\n\
+     [objective]\npareto = [\"time\", \"money\"]\n[constraints]\nmemory_headroom = 0.1\ntokens = \"2T\"\nbudget_usd = 1e6\n\
+     avoid = { kinds = [\"cpu-2\"], nodes = [0], devices = [0] }\n\
      [size]\ntokens = \"2T\"\nfrom = \"2027-01-30\"\nby = \"2027-03-01\"\n",
     "catalogs = [\"a.toml\"]\ncluster = [\"1 x cpu-2\"]\n[model]\nconfig = \"config.json\"\n[plan]\nrecompute_layers = \"all\"\n\
      schedule = { grid = \"a.csv\" }\n[cost]\ncalibration = \"\"\nstack_catalog = \"\"\n",

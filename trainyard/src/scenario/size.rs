@@ -71,7 +71,7 @@ pub struct SizeChoice {
 }
 
 /// Useful work over elapsed time where nothing is said: large published runs report 90 to 98 %.
-const GOODPUT: f64 = 0.95;
+pub(super) const GOODPUT: f64 = 0.95;
 /// More nodes than any cluster that was built.
 const MOST_NODES: u32 = 16_384;
 
@@ -145,7 +145,7 @@ fn missing(
 }
 
 /// A number, or a text such as `"2T"`: thousands, millions, billions, trillions.
-fn tokens(value: &Value<'_>) -> Option<f64> {
+pub(super) fn tokens(value: &Value<'_>) -> Option<f64> {
     const MOST: f64 = 1e18;
     if !value.is_text() {
         return value.number(1.0..=MOST);

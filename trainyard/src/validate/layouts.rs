@@ -82,7 +82,7 @@ fn worst_choices(table: &str, least: usize) -> Vec<(String, f64)> {
         let fits = rows.iter().find(|row| closed.excess(&row.case.plan).is_none());
         let Some(best) = fits.map(|row| seconds(row)) else { continue };
         let mut measured = Measured { rows: rows.clone(), closed };
-        let ask = Question { model: &case.model, workload: &case.workload, cluster: &case.cluster };
+        let ask = Question::new(&case.model, &case.workload, &case.cluster);
         let chosen = Megatron::default().plan(&ask, &mut measured, 100_000, &mut |_, _| {}).expect("a layout");
         let row = measured.rows(&chosen[0].plan).0.expect("a measured layout");
         let (of_all, took) = (seconds(rows[0]), seconds(row));

@@ -44,7 +44,7 @@ pub use import::{ImportRequest, ImportSource, import};
 pub use init::{InitRequest, init};
 pub use launch::{Gathered, LaunchRequest, gather, launch, run_gathered, serve_launched, take_part};
 pub use place::{PlaceRequest, place};
-pub use plan::plan;
+pub use plan::{plan, stage_front};
 pub use quickstart::quickstart;
 pub use reporting::{Subject, stage_reports};
 pub use run::{run, run_from};

@@ -10,6 +10,21 @@ fn excess(prediction: &Prediction) -> Option<f64> {
     over.map(|stage| stage.peak.get() as f64 / stage.capacity.get() as f64 - 1.0).reduce(f64::max)
 }
 
+/// Nothing is cheaper than it is said to be at least.
+fn check_expense(closed: &mut ClosedForm<'_>, plan: &Plan, prediction: &Prediction, say: &str) {
+    let (usd, joules) = (prediction.expense.usd.unwrap(), prediction.expense.joules.unwrap());
+    let least = closed.least(plan);
+    // Sums of the same products, in another order.
+    let most = 1.0 + 1e-12;
+    assert!(least.usd.is_none_or(|least| least <= usd * most), "{least:?} {usd} {say}");
+    assert!(least.joules.is_none_or(|least| least <= joules * most), "{least:?} {joules} {say}");
+    let seconds = prediction.iteration.seconds();
+    let ranks = || (0..u32::try_from(plan.world()).unwrap()).map(|rank| plan.device(ir::Rank::new(rank)));
+    let rate = |of: fn(ir::Expense) -> Option<f64>| ranks().map(|device| of(closed.rate(device)).unwrap()).sum::<f64>();
+    assert!(rate(|rate| rate.usd) * seconds <= usd * most, "{usd} {say}");
+    assert!(rate(|rate| rate.joules) * seconds <= joules * most, "{joules} {say}");
+}
+
 #[test]
 fn nothing_is_faster_than_its_floor_or_larger_than_its_excess() {
     let (mut close, mut over, mut known) = (0, 0, 0);
@@ -39,6 +54,7 @@ fn nothing_is_faster_than_its_floor_or_larger_than_its_excess() {
         let prediction = closed.evaluate(&plan).unwrap();
         assert_eq!(apart, excess(&prediction), "seed {seed}: {plan:#?}");
         over += u32::from(apart.is_some());
+        check_expense(&mut closed, &plan, &prediction, &format!("seed {seed}: {plan:#?}"));
         let Some(floor) = floor else { continue };
         known += 1;
         assert!(floor <= prediction.iteration, "seed {seed}: {floor:?} {:?} {plan:#?}", prediction.iteration);

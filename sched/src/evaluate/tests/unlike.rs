@@ -33,6 +33,9 @@ fn closed_form_equals_the_carried_out_program_of_unlike_degrees() {
         equal += 1;
         unequal += u32::from(!plan.shares.are_equal());
         assert_eq!(closed.iteration, carried.iteration, "{say}");
+        assert_eq!(closed.expense.usd, carried.expense.usd, "{say}");
+        let (ours, theirs) = (closed.expense.joules.unwrap(), carried.expense.joules.unwrap());
+        assert!((ours / theirs - 1.0).abs() < 1e-9, "{ours} {theirs} {say}");
         let (a, b) = (closed.bubble_rate.unwrap(), carried.bubble_rate.unwrap());
         // Where a rank sends to several, the first of them begins its span before the others.
         let tensors = plan.tensors().collect::<Vec<_>>();

@@ -54,6 +54,11 @@ impl Key {
 }
 
 impl BareTimes {
+    /// Forgets everything: other devices are looked at.
+    pub(in crate::policies) fn clear(&mut self) {
+        self.known.clear();
+    }
+
     /// Of a plan's passes on rows of each kind.
     pub(in crate::policies) fn of(
         &mut self,

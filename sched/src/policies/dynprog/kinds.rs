@@ -1,10 +1,12 @@
 //! Devices by kind, rows of them for the positions of a pipeline, and what chunks take there.
 
 use ir::program::Chunk;
-use ir::{Cluster, DeviceId, Plan, Recompute, StagePlan, ZeroStage};
+use ir::{DeviceId, Plan, Recompute, StagePlan, ZeroStage};
 use rustc_hash::FxHashMap;
 
+use super::Question;
 use super::pipeline::{Cut, Held, Rows, Stage};
+use crate::aim::usable;
 use crate::evaluate::{Evaluator, StageCost};
 
 /// Devices of one kind in nodes of one kind, in order.
@@ -24,28 +26,43 @@ impl Kind {
     }
 }
 
-/// The kinds of a cluster, in order.
-pub(in crate::policies) fn kinds(cluster: &Cluster) -> Vec<Kind> {
-    let mut found: Vec<((u32, u32), Kind)> = Vec::new();
-    let mut first = 0u32;
-    for group in &cluster.groups {
-        let node = cluster.node_kind(group.kind);
-        for _ in 0..group.count {
-            for (device, kind) in (first..).zip(&node.devices) {
-                let key = (group.kind.raw(), kind.raw());
-                let at = found.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-                    let per_node = node.devices.iter().filter(|other| *other == kind).count();
-                    let per_node = u32::try_from(per_node).unwrap_or(u32::MAX);
-                    let name = cluster.device_kind(*kind).name.clone();
-                    found.push((key, Kind { name, devices: Vec::new(), per_node }));
-                    found.len() - 1
-                });
-                found[at].1.devices.push(DeviceId::new(device));
-            }
-            first += u32::try_from(node.devices.len()).unwrap_or(u32::MAX);
-        }
+/// The kinds of the devices that may be used, in order. Nodes of which some are avoided are a kind of their own.
+pub(in crate::policies) fn kinds(ask: &Question<'_>) -> Vec<Kind> {
+    let mut found: Vec<((u32, u32, usize), Kind)> = Vec::new();
+    let cluster = ask.cluster;
+    for (device, of_node, left) in usable(cluster, &ask.aim.avoid) {
+        let place = cluster.place(device);
+        let key = (of_node.raw(), place.device_kind.raw(), left);
+        let at = found.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            let name = cluster.device_kind(place.device_kind).name.clone();
+            found.push((key, Kind { name, devices: Vec::new(), per_node: 0 }));
+            found.len() - 1
+        });
+        found[at].1.devices.push(device);
+    }
+    for (_, kind) in &mut found {
+        let node = |device: &DeviceId| cluster.place(*device).node;
+        let first = kind.devices.first().map(node);
+        let of_first = kind.devices.iter().take_while(|device| Some(node(device)) == first).count();
+        kind.per_node = u32::try_from(of_first).unwrap_or(u32::MAX);
     }
     found.into_iter().map(|(_, kind)| kind).collect()
+}
+
+/// Kinds of which more than these choices would take too long.
+const FEW: usize = 3;
+
+/// Which kinds are looked at together: all; where fewer devices may do, each choice of a few, or of many each alone.
+pub(super) fn subsets(kinds: Vec<Kind>, fewer: bool) -> Vec<Vec<Kind>> {
+    if !fewer || kinds.len() < 2 {
+        return vec![kinds];
+    }
+    let choices = 1u32 << kinds.len().min(FEW);
+    if kinds.len() > FEW {
+        return kinds.iter().map(|kind| vec![kind.clone()]).chain([kinds.clone()]).collect();
+    }
+    let of = |choice: u32| (0u32..).zip(&kinds).filter(move |(at, _)| choice >> at & 1 == 1);
+    (1..choices).map(|choice| of(choice).map(|(_, kind)| kind.clone()).collect()).collect()
 }
 
 /// Devices of one pipeline position.
@@ -249,6 +266,8 @@ pub(in crate::policies) fn placed(plan: &Plan, cut: &Cut, kinds: &[Kind]) -> Pla
         StagePlan { layers: vec![held.layers], recompute: stage.recompute, recompute_layers, tensor: None }
     });
     let stages = stages.collect();
+    // Of one kind ranks are where they were.
+    let placement = if kinds.len() > 1 { placement } else { plan.placement.clone() };
     Plan { stages, placement, ..plan.clone() }
 }
 

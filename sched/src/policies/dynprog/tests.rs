@@ -209,7 +209,7 @@ fn like_devices_are_never_slower_than_uniform_plans() {
         let mut cluster = dgx(1);
         tighten(rng, &mut cluster);
         let cost = analytic(cluster);
-        let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+        let ask = Question::new(&model, &work, cost.cluster());
         let uniform = Exhaustive { space: space.clone(), ..Exhaustive::default() };
         let uniform = uniform.plan(&ask, &mut ClosedForm::new(&model, &work, &cost), BUDGET, &mut |_, _| {});
         let planner = DynProg { space, shown: 5 };
@@ -222,9 +222,9 @@ fn like_devices_are_never_slower_than_uniform_plans() {
         };
         let best = time(&found.candidates[0]);
         let bound = found.bound.expect("no budget ended it");
-        assert!(fits(found.candidates[0].evaluation.as_ref().unwrap()) && bound <= best, "seed {seed}");
+        assert!(fits(found.candidates[0].evaluation.as_ref().unwrap()) && bound <= best as f64, "seed {seed}");
         planned += 1;
-        wide += 1.0 - bound as f64 / best as f64;
+        wide += 1.0 - bound / best as f64;
         let Ok(uniform) = uniform else { continue };
         let uniform = time(&uniform[0]);
         assert!(best as f64 <= 1.01 * uniform as f64, "seed {seed}: {best} of {uniform}");
@@ -259,7 +259,7 @@ fn unlike_devices_are_planned_as_well_as_by_trying_everything() {
         let mut cluster = unlike(rng);
         tighten(rng, &mut cluster);
         let cost = analytic(cluster);
-        let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+        let ask = Question::new(&model, &work, cost.cluster());
         let expected = brute(&space, &ask, &mut ClosedForm::new(&model, &work, &cost));
         let closed = &mut ClosedForm::new(&model, &work, &cost);
         let uniform = Exhaustive { space: space.clone(), ..Exhaustive::default() };
@@ -269,7 +269,7 @@ fn unlike_devices_are_planned_as_well_as_by_trying_everything() {
         let found = found.unwrap_or_else(|no| panic!("seed {seed}: {no:?} and {expected}"));
         let best = found.candidates[0].evaluation.as_ref().unwrap().iteration.nanoseconds();
         let bound = found.bound.expect("no budget ended it");
-        assert!(bound <= best && bound <= expected, "seed {seed}: {bound} bounds {best} and {expected}");
+        assert!(bound <= best as f64 && bound <= expected as f64, "seed {seed}: {bound} bounds {best} and {expected}");
         planned += 1;
         worst = worst.max(best as f64 / expected as f64);
         let uniform = uniform.ok().and_then(|all| Some(all[0].evaluation.as_ref().ok()?.iteration.nanoseconds()));
@@ -285,7 +285,8 @@ fn kinds_are_told_apart_and_rows_are_whole_nodes_or_parts_of_them() {
     cluster.groups[1].count = 3;
     cluster.node_kinds.push(node("both", &[0, 0, 1, 1], 4, 4));
     cluster.groups.push(NodeGroup { kind: NodeKindId::new(2), count: 1 });
-    let found = kinds(&cluster);
+    let (model, work) = (small_model(4), workload(32, 8));
+    let found = kinds(&Question::new(&model, &work, &cluster));
     let sizes = found.iter().map(|kind| (kind.name.as_str(), kind.devices.len())).collect::<Vec<_>>();
     assert_eq!(sizes, [("quick", 4), ("slow", 12), ("quick", 2), ("slow", 2)]);
     assert_eq!(found[3].devices[0].raw(), 18);

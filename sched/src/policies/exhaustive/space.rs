@@ -3,14 +3,15 @@
 use ir::{CollectiveAlgorithm, ContextMethod, Mesh, Plan, Recompute, Schedule, Sharing, ZeroStage};
 
 use super::super::{Question, context_method, contexts};
+use crate::aim::Pool;
 use crate::legality::balanced_stages;
 
 /// Values of a uniform plan's keys; an empty list stands for every value that divides. Of a list of one value nothing is left
 /// out because it seems of no use: somebody asked for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Space {
-    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, in
-    /// microbatches of some size.
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by in
+    /// microbatches of some size, or where fewer devices may do, any number of them.
     pub data: Vec<u32>,
     /// Tensor degrees; empty: all that divide heads, up to 64.
     pub tensor: Vec<u32>,
@@ -63,15 +64,18 @@ pub(in crate::policies) struct Values {
     pub(in crate::policies) contexts: Vec<u32>,
     pub(in crate::policies) pipelines: Vec<u32>,
     pub(in crate::policies) experts: Vec<u32>,
-    devices: u32,
     batch: u32,
     layers: u32,
     sequence: u32,
     context_method: ContextMethod,
+    /// Whether fewer devices than there are may do.
+    fewer: bool,
+    /// What plans are laid on.
+    pools: Vec<Pool>,
 }
 
 /// Plans of a space without recomputation, in a fixed order: small model parallelism first.
-pub(super) struct Spaces {
+pub(in crate::policies) struct Spaces {
     plans: std::vec::IntoIter<Degrees>,
     values: Values,
     queue: Vec<Plan>,
@@ -80,6 +84,8 @@ pub(super) struct Spaces {
 /// Degrees of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::policies) struct Degrees {
+    /// What the plan is laid on: the number of a pool.
+    pub(in crate::policies) pool: usize,
     pub(in crate::policies) data: u32,
     pub(in crate::policies) tensor: u32,
     pub(in crate::policies) context: u32,
@@ -108,8 +114,14 @@ fn divisors(number: u32, most: u32) -> impl Iterator<Item = u32> {
 
 impl Values {
     pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        Self::on(space, ask, ask.pools())
+    }
+
+    /// On some devices, the most of them first.
+    fn on(space: &Space, ask: &Question<'_>, pools: Vec<Pool>) -> Self {
         let model = ask.model;
-        let devices = u32::try_from(ask.cluster.devices()).unwrap_or(u32::MAX);
+        let devices = pools.iter().map(Pool::count).max().unwrap_or(0);
+        let devices = u32::try_from(devices).unwrap_or(u32::MAX);
         let or = |list: &[u32], open: Vec<u32>| if list.is_empty() { open } else { list.to_vec() };
         let experts = match &model.variants.experts {
             Some(experts) => or(&space.expert, divisors(experts.count, devices).collect()),
@@ -120,25 +132,32 @@ impl Values {
             contexts: or(&space.context, contexts(ask.workload.sequence_length)),
             pipelines: or(&space.pipeline, (1..=model.layers.min(devices)).collect()),
             experts,
-            devices,
             batch: ask.workload.global_batch,
             layers: model.layers,
             sequence: ask.workload.sequence_length,
             context_method: context_method(model),
             space: space.clone(),
+            fewer: ask.aim.may_leave_idle(),
+            pools,
         }
     }
 
-    /// Data degrees beside others.
-    pub(in crate::policies) fn datas(&self, tensor: u32, context: u32, pipeline: u32) -> Vec<u32> {
+    /// What plans are laid on: all devices that may be used first.
+    pub(in crate::policies) fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// Data degrees beside others: the most that a pool has devices for, or any number.
+    pub(in crate::policies) fn datas(&self, pool: usize, [tensor, context, pipeline]: [u32; 3]) -> Vec<u32> {
         if !self.space.data.is_empty() {
             return self.space.data.clone();
         }
         let taken = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
-        let lanes = u32::try_from(u64::from(self.devices) / taken.max(1)).unwrap_or(u32::MAX).min(self.batch);
+        let lanes = u32::try_from(self.pools[pool].count() / taken.max(1)).unwrap_or(u32::MAX).min(self.batch);
         // Of those whose part of the batch is made of microbatches of some size.
         let divides = |data: &u32| self.batch.is_multiple_of(*data) && !self.sizes(*data).is_empty();
-        (1..=lanes).rev().find(divides).into_iter().collect()
+        let dividing = (1..=lanes).rev().filter(divides);
+        if self.fewer { dividing.collect() } else { dividing.take(1).collect() }
     }
 
     /// Expert degrees over the ranks of one position.
@@ -186,7 +205,7 @@ impl Values {
         (size, sequence_parallel, zero): (u32, bool, ZeroStage),
         (schedule, chunks): &(Schedule, u32),
     ) -> Plan {
-        let Degrees { data, tensor, context, pipeline, expert } = degrees;
+        let Degrees { pool, data, tensor, context, pipeline, expert } = degrees;
         let context_method = if context > 1 { self.context_method } else { ContextMethod::default() };
         Plan {
             data,
@@ -202,7 +221,8 @@ impl Values {
             collective: CollectiveAlgorithm::Automatic,
             mesh: Mesh { context, context_method, expert, ..Mesh::default() },
             sharing: Sharing { prefetch: zero == ZeroStage::Zero3, ..Sharing::default() },
-            placement: Vec::new(),
+            placement: self.pools[pool]
+                .placement([data, tensor, context, pipeline].into_iter().map(u64::from).product()),
         }
     }
 
@@ -256,15 +276,20 @@ impl Values {
 }
 
 impl Spaces {
-    pub(super) fn new(space: &Space, ask: &Question<'_>) -> Self {
-        let values = Values::new(space, ask);
+    pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
+        Self::of(Values::new(space, ask))
+    }
+
+    fn of(values: Values) -> Self {
         let mut plans = Vec::new();
-        for tensor in values.tensors.iter().copied() {
-            for context in values.contexts.iter().copied() {
-                for pipeline in values.pipelines.iter().copied() {
-                    for data in values.datas(tensor, context, pipeline) {
-                        let of = |expert| Degrees { data, tensor, context, pipeline, expert };
-                        plans.extend(values.experts(data, tensor, context).map(of));
+        for pool in 0..values.pools.len() {
+            for tensor in values.tensors.iter().copied() {
+                for context in values.contexts.iter().copied() {
+                    for pipeline in values.pipelines.iter().copied() {
+                        for data in values.datas(pool, [tensor, context, pipeline]) {
+                            let of = |expert| Degrees { pool, data, tensor, context, pipeline, expert };
+                            plans.extend(values.experts(data, tensor, context).map(of));
+                        }
                     }
                 }
             }
@@ -298,10 +323,18 @@ pub(in crate::policies) struct Numbered {
 
 impl Numbered {
     pub(in crate::policies) fn new(space: &Space, ask: &Question<'_>) -> Self {
-        let mut spaces = Spaces::new(space, ask);
+        Self::of(Spaces::new(space, ask))
+    }
+
+    /// Those on some devices.
+    pub(in crate::policies) fn on(space: &Space, ask: &Question<'_>, pool: Pool) -> Self {
+        Self::of(Spaces::of(Values::on(space, ask, vec![pool])))
+    }
+
+    fn of(mut spaces: Spaces) -> Self {
         let degrees = std::mem::take(&mut spaces.plans).collect::<Vec<_>>();
-        let mut end = 0;
-        let count = |degrees: &Degrees| (spaces.values.choices(*degrees).count() * space.recompute.len()) as u64;
+        let (mut end, steps) = (0, spaces.values.space.recompute.len());
+        let count = |degrees: &Degrees| (spaces.values.choices(*degrees).count() * steps) as u64;
         let ends = degrees.iter().map(|degrees| {
             end += count(degrees);
             end

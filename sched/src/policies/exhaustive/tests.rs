@@ -77,7 +77,7 @@ fn pruning_keeps_the_optimum_in_random_spaces() {
         model.layers = if model.variants.pattern.is_empty() { model.layers } else { sum };
         let space = random_space(rng);
         let cost = analytic(cluster.clone());
-        let ask = Question { model: &model, workload: &work, cluster: &cluster };
+        let ask = Question::new(&model, &work, &cluster);
         let (_, mut peaks) = all(&space, &ask, &mut ClosedForm::new(&model, &work, &cost));
         if peaks.is_empty() {
             continue;
@@ -87,7 +87,7 @@ fn pruning_keeps_the_optimum_in_random_spaces() {
         let memory = Bytes::new(peaks[rng.random_range(0..peaks.len())]);
         cluster.device_kinds.iter_mut().for_each(|kind| kind.memory = memory);
         let cost = analytic(cluster);
-        let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+        let ask = Question::new(&model, &work, cost.cluster());
         let (expected, _) = all(&space, &ask, &mut ClosedForm::new(&model, &work, &cost));
         found += u32::from(!expected.is_empty());
         nothing += u32::from(expected.is_empty());
@@ -118,7 +118,7 @@ fn pruning_keeps_the_optimum_in_random_spaces() {
 fn all_plans_of_gpt3_on_1024_devices_take_two_seconds() {
     let (model, work) = (gpt3(), workload(2048, 1536));
     let cost = analytic(dgx(128));
-    let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+    let ask = Question::new(&model, &work, cost.cluster());
     let start = thread_cpu_nanoseconds();
     let found =
         Exhaustive::default().plan(&ask, &mut ClosedForm::new(&model, &work, &cost), BUDGET, &mut |_, _| {}).unwrap();
@@ -145,7 +145,7 @@ fn all_plans_of_gpt3_on_1024_devices_take_two_seconds() {
 fn what_ends_a_search_early_or_in_nothing_is_said() {
     let (model, work) = (gpt3(), workload(2048, 1536));
     let cost = analytic(dgx(128));
-    let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+    let ask = Question::new(&model, &work, cost.cluster());
     let mut closed = ClosedForm::new(&model, &work, &cost);
     let found = Exhaustive::default().plan(&ask, &mut closed, 20, &mut |_, _| {}).unwrap();
     assert!(found[0].reasons.iter().any(|reason| reason.contains("budget of 20")), "{:?}", found[0].reasons);
@@ -157,7 +157,7 @@ fn what_ends_a_search_early_or_in_nothing_is_said() {
     assert!(text.contains("no uniform plan fits") && text.contains("GiB of 80.0"), "{text}");
     // A batch of nothing divides by nothing.
     let (model, work) = (small_model(4), workload(32, 0));
-    let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+    let ask = Question::new(&model, &work, cost.cluster());
     let mut closed = ClosedForm::new(&model, &work, &cost);
     let no = Exhaustive::default().plan(&ask, &mut closed, BUDGET, &mut |_, _| {}).unwrap_err();
     assert!(!no.reasons.is_empty());

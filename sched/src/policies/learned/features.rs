@@ -11,6 +11,7 @@ use ir::counts::{CountedParameters, CountedScores, model_flops_per_token};
 use ir::{Cluster, FeedForward, Mixer, Recompute, Schedule, ZeroStage};
 
 use super::super::Question;
+use super::super::dynprog::kinds as search;
 use super::super::mcts::{Choice, Layout, State, Step, View};
 
 /// The version of what follows: weights of another one are refused.
@@ -118,7 +119,7 @@ impl Job {
             devices,
             least: (least(speed), least(memory)),
             mean: (sum(speed), sum(memory)),
-            domain: f64::from(super::super::smallest_domain(cluster)),
+            domain: f64::from(super::super::smallest_domain(ask)),
             inside,
             outside,
             layers,
@@ -464,25 +465,16 @@ struct Parts {
     total: f64,
 }
 
-/// Kinds of device by kind of node, in the order in which they come.
+/// The kinds of the devices that may be used.
 fn kinds(ask: &Question<'_>) -> Vec<Kind> {
-    let cluster = ask.cluster;
-    let mut found: Vec<((u32, u32), Kind)> = Vec::new();
-    for group in cluster.groups.iter().filter(|group| group.count > 0) {
-        for kind in &cluster.node_kind(group.kind).devices {
-            let key = (group.kind.raw(), kind.raw());
-            if let Some((_, known)) = found.iter_mut().find(|(known, _)| *known == key) {
-                known.count += f64::from(group.count);
-                continue;
-            }
-            let device = cluster.device_kind(*kind);
-            let peak = device.peak(ask.workload.precision).or(device.peak.first().map(|(_, peak)| *peak));
-            let speed = peak.map_or(1e12, ir::FlopsPerSecond::get) / device.slowdown;
-            let memory = (device.memory.get() as f64).max(1.0);
-            found.push((key, Kind { count: f64::from(group.count), speed, memory }));
-        }
-    }
-    found.into_iter().map(|(_, kind)| kind).collect()
+    let of = |kind: search::Kind| {
+        let cluster = ask.cluster;
+        let device = cluster.device_kind(cluster.place(kind.devices[0]).device_kind);
+        let peak = device.peak(ask.workload.precision).or(device.peak.first().map(|(_, peak)| *peak));
+        let speed = peak.map_or(1e12, ir::FlopsPerSecond::get) / device.slowdown;
+        Kind { count: kind.devices.len() as f64, speed, memory: (device.memory.get() as f64).max(1.0) }
+    };
+    search::kinds(ask).into_iter().map(of).collect()
 }
 
 /// Bytes per second of one device inside its domain, and its share of its node's NICs: those of the slowest kind of node.

@@ -33,7 +33,7 @@ fn no_weights_make_a_search_wrong() {
     .enumerate()
     {
         let (work, cost) = (workload(64, 8), analytic(cluster));
-        let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+        let ask = Question::new(&model, &work, cost.cluster());
         let find = |guide: Guide, budget: u64| {
             let mut closed = ClosedForm::new(&model, &work, &cost);
             let planner = Mcts { guide, ..Mcts::new(seed as u64) };
@@ -58,7 +58,7 @@ fn features_are_small_finite_numbers() {
     for (seed, cluster) in [dgx(1), dgx(4), two_leaves_of_unlike_nodes()].into_iter().enumerate() {
         for (layers, sequence, batch) in [(1, 16, 1), (6, 512, 24), (24, 32_768, 512)] {
             let (model, work, cost) = (small_model(layers), workload(sequence, batch), analytic(cluster.clone()));
-            let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+            let ask = Question::new(&model, &work, cost.cluster());
             let planner = Mcts { guide: Guide::Learned(weights(Some(seed as u64))), ..Mcts::new(1) };
             let study = planner.study(&ask, &mut ClosedForm::new(&model, &work, &cost), 30, 0.5);
             for note in &study.notes {

@@ -69,9 +69,9 @@ pub struct View<'a> {
     pub state: &'a State,
     /// What is left to choose; of one step.
     pub actions: &'a [Action],
-    /// What no plan of the search goes under, in nanoseconds; 0 if nothing is known.
+    /// What no plan of the search goes under, counted as [floors](Action::floor) are; 0 if nothing is known.
     pub floor: u64,
-    /// The fastest plan so far, in nanoseconds; `u64::MAX` if there is none.
+    /// The best plan so far that is allowed; `u64::MAX` if there is none.
     pub best: u64,
 }
 
@@ -99,14 +99,14 @@ impl Facts {
         };
         let memory = |kind: &super::Kind| of(kind).memory.gib();
         let (fastest, largest) = kinds.iter().fold((0.0f64, 0.0f64), |(s, m), k| (s.max(speed(k)), m.max(memory(k))));
-        let all = cluster.devices() as f64;
+        let all = ask.devices() as f64;
         let kind =
             |k: &super::Kind| [share(speed(k), fastest), share(memory(k), largest), share(k.devices.len() as f64, all)];
         let described: Vec<[f32; 3]> = kinds.iter().map(kind).collect();
         let slowest = described.iter().map(|kind| kind[0]).fold(1.0, f32::min);
         let smallest = described.iter().map(|kind| kind[1]).fold(1.0, f32::min);
         let experts = model.variants.experts.as_ref();
-        let (domain, layers) = (smallest_domain(cluster), f64::from(model.layers));
+        let (domain, layers) = (smallest_domain(ask), f64::from(model.layers));
         let (hidden, ffn) = (f64::from(model.hidden), f64::from(model.ffn));
         let features = [
             log(all),
@@ -169,7 +169,7 @@ impl View<'_> {
         let (state, facts) = (self.state, self.facts);
         let mut found = [0.0; FEATURES];
         found[..QUESTION].copy_from_slice(&facts.features);
-        let Degrees { data, tensor, context, pipeline, expert } = state.degrees;
+        let Degrees { data, tensor, context, pipeline, expert, .. } = state.degrees;
         let (kind, chunks) = state.order.map_or((0.0, 0.0), |order| facts.order(order));
         let decided = state.cut.len() as f64;
         let known = [

@@ -12,13 +12,14 @@ use super::super::dynprog::order;
 use super::super::exhaustive::{Degrees, Space, Values};
 use super::cuts::{Cutting, Known};
 use super::work::Work;
+use super::worth::Worth;
 use crate::evaluate::Evaluator;
 use crate::legality::legal;
 
 /// Where a plan's ranks are, and how its layers are divided.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Layout {
-    /// Ranks on devices as they come, balanced stages, one recomputation.
+    /// Ranks on devices as they come (on all, or those of one kind of node), balanced stages, one recomputation.
     Uniform,
     /// Layers cut anywhere, each position on devices of one kind.
     Stages,
@@ -51,7 +52,7 @@ pub enum Step {
     Zero,
     /// Recomputation of all stages.
     Recompute,
-    /// Kind of the devices of the next position.
+    /// Kind of the devices of the next position; of a uniform plan, which devices it is laid on, where fewer may do.
     Kind,
     /// The layer before which the next position ends.
     End,
@@ -127,16 +128,18 @@ pub struct State {
     pub(in crate::policies) order: Option<u32>,
     pub(in crate::policies) zero: Option<ZeroStage>,
     pub(in crate::policies) recompute: Option<Recompute>,
-    /// The kind of the position that is cut next.
+    /// The kind of the position that is cut next; of a uniform plan, what it is laid on.
     pub(in crate::policies) kind: Option<usize>,
+    /// Whether uniform plans may be laid on some devices alone.
+    apart: bool,
     /// Kind and end of each position that was cut.
     pub(in crate::policies) cut: Vec<(usize, u32)>,
 }
 
 impl State {
-    /// Nothing decided.
-    pub(in crate::policies) const fn new() -> Self {
-        let degrees = Degrees { data: 0, tensor: 0, context: 0, pipeline: 0, expert: 0 };
+    /// Nothing decided; whether uniform plans may be laid on some devices alone.
+    pub(in crate::policies) const fn new(apart: bool) -> Self {
+        let degrees = Degrees { pool: 0, data: 0, tensor: 0, context: 0, pipeline: 0, expert: 0 };
         Self {
             degrees,
             size: 0,
@@ -146,6 +149,7 @@ impl State {
             zero: None,
             recompute: None,
             kind: None,
+            apart,
             cut: Vec::new(),
         }
     }
@@ -153,12 +157,14 @@ impl State {
     /// What is decided next; `None` if the plan is complete.
     #[must_use]
     pub fn next(&self) -> Option<Step> {
-        let Degrees { data, tensor, context, pipeline, expert } = self.degrees;
+        let Degrees { data, tensor, context, pipeline, expert, .. } = self.degrees;
+        let laid = !self.apart || self.layout != Some(Layout::Uniform) || self.kind.is_some();
         let keys = [
             (tensor > 0, Step::Tensor),
             (pipeline > 0, Step::Pipeline),
             (context > 0, Step::Context),
             (self.layout.is_some(), Step::Layout),
+            (laid, Step::Kind),
             (data > 0, Step::Data),
             (expert > 0, Step::Expert),
             (self.size > 0, Step::Size),
@@ -188,7 +194,12 @@ impl State {
                 Step::Expert => self.degrees.expert = number,
                 Step::Size => self.size = number,
                 Step::Order => self.order = Some(number),
-                Step::Kind => self.kind = Some(number as usize),
+                Step::Kind => {
+                    self.kind = Some(number as usize);
+                    if self.layout == Some(Layout::Uniform) {
+                        self.degrees.pool = number as usize;
+                    }
+                }
                 Step::End => self.cut.push((self.kind.take().unwrap_or(0), number)),
                 Step::Layout | Step::Sequence | Step::Zero | Step::Recompute => unreachable!("not a number"),
             },
@@ -206,7 +217,8 @@ impl State {
     }
 }
 
-/// An action at a node: a choice, and what no plan behind it goes under, in nanoseconds.
+/// An action at a node: a choice, and what no plan behind it goes under, in nanoseconds; where money or energy is made small, in
+/// femtodollars or nanojoules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
     /// What is chosen.
@@ -234,6 +246,7 @@ pub(in crate::policies) struct Decisions<'a, 'b> {
     /// Whether data degrees are open.
     open: bool,
     work: Work,
+    worth: Worth<'b>,
     bare: BareTimes,
     /// Looked up only.
     cuttings: FxHashMap<CutKey, Option<Rc<Cutting>>>,
@@ -245,22 +258,28 @@ pub(in crate::policies) struct Decisions<'a, 'b> {
 impl<'a, 'b> Decisions<'a, 'b> {
     pub(super) fn new(ask: &'a Question<'b>, space: &Space, evaluator: &mut dyn Evaluator) -> Self {
         let values = Values::new(space, ask);
-        let kinds = kinds(ask.cluster);
+        let kinds = kinds(ask);
         let mut orders: Vec<(Schedule, u32)> = Vec::new();
         for order in values.pipelines.iter().flat_map(|pipeline| values.orders(*pipeline)) {
             if !orders.contains(&order) {
                 orders.push(order);
             }
         }
+        let worth = Worth::new(ask, &kinds, evaluator);
         let work = Work::new(evaluator, ask, (&values, &orders), (&kinds, space));
         let (bare, cuttings, known) = (BareTimes::default(), FxHashMap::default(), Known::default());
         let (recompute, open) = (space.recompute.clone(), space.data.is_empty());
-        Self { ask, values, kinds, orders, recompute, open, work, bare, cuttings, known, closest: None }
+        Self { ask, values, kinds, orders, recompute, open, work, worth, bare, cuttings, known, closest: None }
+    }
+
+    /// Nothing decided.
+    pub(super) fn start(&self) -> State {
+        State::new(self.values.pools().len() > 1)
     }
 
     /// What no plan at all goes under.
     pub(super) fn floor(&self) -> u64 {
-        self.work.floor(&State::new(), &self.orders)
+        self.work.floor(&self.start(), &self.orders, &self.worth)
     }
 
     /// What there is to choose at a node that no plan behind goes under `floor`, as far as it may lead under a limit. Each
@@ -273,6 +292,7 @@ impl<'a, 'b> Decisions<'a, 'b> {
     ) -> Vec<Action> {
         let Some(step) = state.next() else { return Vec::new() };
         let mut found = match step {
+            Step::Kind if state.layout == Some(Layout::Uniform) => self.keys(evaluator, state, step),
             Step::Kind => self.kinds_of_next(evaluator, state, floor),
             Step::End => self.ends(evaluator, state, limit),
             Step::Recompute => self.recomputations(evaluator, state, limit),
@@ -292,10 +312,10 @@ impl<'a, 'b> Decisions<'a, 'b> {
         for choice in choices {
             let mut next = state.clone();
             next.decide(choice);
-            let mut floor = self.work.floor(&next, &self.orders);
+            let mut floor = self.work.floor(&next, &self.orders, &self.worth);
             if step == Step::Zero && next.layout != Some(Layout::Uniform) {
                 let Some(cutting) = self.cutting(evaluator, &next) else { continue };
-                floor = floor.max(cutting.floor(&next));
+                floor = floor.max(self.worth.of_time(cutting.floor(&next), &next));
             }
             found.push(Action { choice, floor });
         }
@@ -305,7 +325,7 @@ impl<'a, 'b> Decisions<'a, 'b> {
     fn choices(&self, state: &State, step: Step) -> Vec<Choice> {
         let degrees = state.degrees;
         let Degrees { data, tensor, context, pipeline, .. } = degrees;
-        let devices = self.ask.cluster.devices();
+        let devices = self.values.pools()[degrees.pool].count();
         let taken = u64::from(tensor) * u64::from(context.max(1)) * u64::from(pipeline.max(1));
         let numbers = |list: Vec<u32>| list.into_iter().map(|number| Choice::Number(step, number)).collect::<Vec<_>>();
         let within = |list: &[u32]| {
@@ -343,7 +363,11 @@ impl<'a, 'b> Decisions<'a, 'b> {
                 let shallow = |zero: &ZeroStage| !cut || matches!(zero, ZeroStage::Zero0 | ZeroStage::Zero1);
                 self.values.zeros(degrees).into_iter().filter(shallow).map(Choice::Zero).collect()
             }
-            Step::Recompute | Step::Kind | Step::End => Vec::new(),
+            Step::Kind => {
+                let pools = (0u32..).zip(self.values.pools()).filter(|(_, pool)| taken <= pool.count());
+                numbers(pools.map(|(number, _)| number).collect())
+            }
+            Step::Recompute | Step::End => Vec::new(),
         }
     }
 
@@ -360,7 +384,8 @@ impl<'a, 'b> Decisions<'a, 'b> {
 
     /// Data degrees of a layout.
     fn datas(&self, state: &State) -> Vec<u32> {
-        let Degrees { tensor, context, pipeline, .. } = state.degrees;
+        let Degrees { pool, tensor, context, pipeline, .. } = state.degrees;
+        let all = || self.values.datas(pool, [tensor, context, pipeline]);
         let batch = self.ask.workload.global_batch;
         match state.layout {
             Some(Layout::Replicas) => {
@@ -369,15 +394,16 @@ impl<'a, 'b> Decisions<'a, 'b> {
                 let several = counts.iter().filter(|count| **count > 0).count() > 1;
                 if several { vec![counts.iter().sum()] } else { Vec::new() }
             }
-            // Where kinds differ, any number of replicas that uses most devices may suit them.
+            // Where kinds differ, any number of replicas that uses most devices may suit them, or any at all where fewer may do.
             Some(Layout::Stages) if self.kinds.len() > 1 => {
                 let ranks = |data: u32| u64::from(data) * u64::from(tensor * context * pipeline);
-                let enough = |data: &u32| 2 * ranks(*data) > self.ask.cluster.devices();
-                let all = (1..=batch).filter(|data| batch.is_multiple_of(*data));
-                let datas = if self.open { all.collect() } else { self.values.datas(tensor, context, pipeline) };
+                let fewer = self.ask.aim.may_leave_idle();
+                let enough = |data: &u32| fewer || 2 * ranks(*data) > self.ask.devices();
+                let any = (1..=batch).filter(|data| batch.is_multiple_of(*data));
+                let datas = if self.open { any.collect() } else { all() };
                 datas.into_iter().filter(enough).collect()
             }
-            _ => self.values.datas(tensor, context, pipeline),
+            _ => all(),
         }
     }
 
@@ -390,7 +416,7 @@ impl<'a, 'b> Decisions<'a, 'b> {
 
     /// What cuts of a state whose keys are decided are made with; `None` if no plan is legal.
     pub(super) fn cutting(&mut self, evaluator: &mut dyn Evaluator, state: &State) -> Option<Rc<Cutting>> {
-        let Degrees { data, tensor, context, pipeline, expert } = state.degrees;
+        let Degrees { data, tensor, context, pipeline, expert, .. } = state.degrees;
         let key = CutKey {
             degrees: [data, tensor, context, pipeline, expert, state.size],
             layout: state.layout?,
@@ -426,7 +452,9 @@ impl<'a, 'b> Decisions<'a, 'b> {
             plan.placement = rows.take((wide * plan.pipeline()) as usize).collect();
         }
         let there = is_legal(&plan, None);
-        plan.placement.clear();
+        if self.kinds.len() > 1 {
+            plan.placement.clear();
+        }
         there.then(|| Cutting::of_stages((number, plan), of, &mut self.bare, evaluator))?
     }
 
@@ -440,7 +468,12 @@ impl<'a, 'b> Decisions<'a, 'b> {
     fn ends(&mut self, evaluator: &mut dyn Evaluator, state: &State, limit: u64) -> Vec<Action> {
         let Some(cutting) = self.cutting(evaluator, state) else { return Vec::new() };
         let (kinds, recompute) = (&self.kinds[..], &self.recompute[..]);
-        cutting.ends(&mut self.known, (self.ask, kinds, recompute), evaluator, (state, limit))
+        let limit = self.worth.limit(limit, state);
+        let mut found = cutting.ends(&mut self.known, (self.ask, kinds, recompute), evaluator, (state, limit));
+        for action in &mut found {
+            action.floor = self.worth.of_time(action.floor, state);
+        }
+        found
     }
 
     /// Recomputations of a uniform plan that is legal, and does not show by its sizes alone that it does not fit.
@@ -452,7 +485,8 @@ impl<'a, 'b> Decisions<'a, 'b> {
         let mut found = Vec::new();
         for recompute in &self.recompute {
             plan.stages.iter_mut().for_each(|stage| stage.recompute = *recompute);
-            let floor = evaluator.floor(&plan).map_or(0, ir::SimDuration::nanoseconds);
+            let aim = self.ask.aim;
+            let floor = aim.floor(&plan, evaluator).map_or(0, |floor| aim.units(floor));
             if floor >= limit {
                 continue;
             }

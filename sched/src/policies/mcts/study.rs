@@ -16,7 +16,9 @@ pub struct Note {
     pub rules: Vec<f64>,
     /// Evaluations behind each choice.
     pub visits: Vec<u32>,
-    /// The fastest plan behind each, in nanoseconds, where one fits.
+    /// What the best plan behind each takes, where one fits: nanoseconds, where time is made small (see [`Action::floor`]).
+    ///
+    /// [`Action::floor`]: super::Action::floor
     pub times: Vec<Option<u64>>,
 }
 
@@ -25,9 +27,9 @@ pub struct Note {
 pub struct Study {
     /// Nodes with several choices that something was evaluated behind, in the order in which they were reached.
     pub notes: Vec<Note>,
-    /// The fastest plan that fits, in nanoseconds.
+    /// What the best plan takes.
     pub best: Option<u64>,
-    /// What no plan goes under, in nanoseconds.
+    /// What no plan goes under.
     pub floor: u64,
     /// Evaluations.
     pub used: u64,
@@ -61,7 +63,7 @@ impl Mcts {
         let study = Some(Reached { explore, notes: Vec::new() });
         let mut search = Search::new(self, ask, evaluator, (budget, study), &mut silent);
         while search.goes_on() && search.round() {}
-        let best = search.best.first().map(|(_, prediction)| prediction.iteration.nanoseconds());
+        let best = search.best.first().map(|(_, prediction)| ask.aim.units_of(prediction));
         let (floor, used, tree) = (search.floor, search.used, &search.tree);
         let mut notes = search.study.take().map(|study| study.notes).unwrap_or_default();
         for (node, note) in &mut notes {

@@ -33,7 +33,7 @@ fn dynprog_and_mcts_are_within_a_hundredth_of_trying_everything() {
     while score.cases < if one.is_some() { 1 } else { wanted } {
         let case = Case::draw(seed);
         let cost = analytic(case.cluster.clone());
-        let ask = Question { model: &case.model, workload: &case.work, cluster: cost.cluster() };
+        let ask = Question::new(&case.model, &case.work, cost.cluster());
         let closed = &mut ClosedForm::new(&case.model, &case.work, &cost);
         let say = format!("seed {seed}: {}", case.words());
         seed += 1;
@@ -51,13 +51,16 @@ fn dynprog_and_mcts_are_within_a_hundredth_of_trying_everything() {
             assert!(found.used <= 2000, "{say}: {name} took {}", found.used);
             let least = time(&found.candidates);
             if start == Start::Nothing {
-                score.proven += u32::from(found.bound >= least);
+                score.proven += u32::from(found.bound >= least as f64);
             }
             ratios.push((name, least, found.bound));
         }
         for (name, least, bound) in ratios {
             let ratio = least as f64 / expected as f64;
-            assert!(bound <= least.min(expected), "{say}: {name} says {bound}, there are {least} and {expected}");
+            assert!(
+                bound <= least.min(expected) as f64,
+                "{say}: {name} says {bound}, there are {least} and {expected}"
+            );
             assert!(ratio <= 1.01, "{say}: {name} is {ratio} of the optimum");
             score.worst = score.worst.max(ratio);
         }
@@ -107,7 +110,7 @@ fn more_budget_is_no_worse_and_no_plan_is_evaluated_twice() {
     for seed in 0..12 {
         let case = Case::draw(seed);
         let cost = analytic(case.cluster.clone());
-        let ask = Question { model: &case.model, workload: &case.work, cluster: cost.cluster() };
+        let ask = Question::new(&case.model, &case.work, cost.cluster());
         let mut before = u64::MAX;
         for budget in [1, 8, 64, 2000] {
             let inner = ClosedForm::new(&case.model, &case.work, &cost);
@@ -122,11 +125,15 @@ fn more_budget_is_no_worse_and_no_plan_is_evaluated_twice() {
             assert!(counted.calls == counted.seen.len() as u64 && counted.calls <= budget, "seed {seed}");
             let Ok(found) = found else { continue };
             let best = time(&found.candidates);
-            assert!(best <= before && found.bound <= best, "seed {seed} budget {budget}");
+            assert!(best <= before && found.bound <= best as f64, "seed {seed} budget {budget}");
             before = best;
             let open = found.candidates[0].reasons.iter().any(|reason| reason.contains("ended the search"));
             ended += u32::from(open);
-            assert!(open || found.bound == best, "seed {seed} budget {budget}: {:?}", found.candidates[0].reasons);
+            assert!(
+                open || found.bound >= best as f64,
+                "seed {seed} budget {budget}: {:?}",
+                found.candidates[0].reasons
+            );
             assert!(found.candidates.iter().all(|candidate| !candidate.reasons.is_empty()), "seed {seed}");
         }
     }
@@ -137,7 +144,7 @@ fn more_budget_is_no_worse_and_no_plan_is_evaluated_twice() {
 fn what_fits_nowhere_is_said() {
     let (model, work) = (gpt3(), workload(2048, 8));
     let cost = analytic(dgx(1));
-    let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+    let ask = Question::new(&model, &work, cost.cluster());
     for start in [Start::Nothing, Start::DynProg] {
         let planner = Mcts { start, ..Mcts::new(1) };
         let no = planner.plan(&ask, &mut ClosedForm::new(&model, &work, &cost), 100, &mut |_, _| {}).unwrap_err();
@@ -155,7 +162,7 @@ fn what_advisers_see_has_one_length_and_is_finite() {
     let cases = [(small, workload(512, 16), dgx(1)), (gpt3(), workload(8192, 1536), dgx(256))];
     for (model, work, cluster) in cases {
         let cost = analytic(cluster);
-        let ask = Question { model: &model, workload: &work, cluster: cost.cluster() };
+        let ask = Question::new(&model, &work, cost.cluster());
         let closed = &mut ClosedForm::new(&model, &work, &cost);
         let mut decisions = Decisions::new(&ask, &Space::default(), closed);
         let facts = Facts::new(&ask, &decisions.kinds, &decisions.orders);
@@ -163,7 +170,7 @@ fn what_advisers_see_has_one_length_and_is_finite() {
         assert!(floor > 0);
         let mut complete = 0;
         for _ in 0..200 {
-            let (mut state, mut least) = (State::new(), floor);
+            let (mut state, mut least) = (decisions.start(), floor);
             while state.next().is_some() {
                 let actions = decisions.actions(closed, &state, (least, u64::MAX));
                 if actions.is_empty() {

@@ -15,7 +15,7 @@ pub(super) struct Child {
     pub(super) node: Option<usize>,
     /// Whether everything behind it was tried or cannot win.
     pub(super) closed: bool,
-    /// Evaluations behind it, and the fastest plan that fits, in nanoseconds.
+    /// Evaluations behind it, and the best plan that fits, in units of the aim.
     pub(super) tried: u32,
     pub(super) best: Option<u64>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Node {
     pub(super) children: Vec<Child>,
     /// Evaluations behind it.
     visits: u32,
-    /// Sum of their rewards: (first time of the search / time) to a power; 0 of what does not fit.
+    /// Sum of their rewards: (what the first of the search took / what it takes) to a power; 0 of what does not fit.
     rewards: f64,
     /// The best of them.
     most: f64,
@@ -36,7 +36,7 @@ pub(super) struct Node {
 
 /// How much what was tried rarely is tried again.
 const EXPLORE: f64 = 1.0;
-/// Rewards are ratios of times to this power, so that a few per cent are worth something.
+/// Rewards are ratios to this power, so that a few per cent are worth something.
 const POWER: f64 = 4.0;
 /// Evaluations that a guide's value of a node counts as.
 const EXPECTED: f64 = 3.0;
@@ -45,7 +45,7 @@ const EXPECTED: f64 = 3.0;
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
-    /// The floor of the whole search, and the time that rewards are measured by, in nanoseconds.
+    /// The floor of the whole search, and what rewards are measured by, in units of the aim.
     floor: u64,
     measure: Option<u64>,
 }
@@ -107,12 +107,13 @@ impl Tree {
         if limit == u64::MAX { 0.0 } else { (reward / self.reward(limit)).min(1.0) }
     }
 
-    /// The next child of a node on a walk, after choices; `None` if none is open. What cannot win is closed.
+    /// The next child of a node on a walk, after choices; `None` if none is open. What cannot go under a limit is closed; what is
+    /// known is measured by something else, or the same.
     pub(super) fn next(
         &mut self,
         node: usize,
         (walk, chosen): (Walk<'_>, &[Choice]),
-        limit: u64,
+        (limit, measure): (u64, u64),
         rng: &mut ChaCha8Rng,
     ) -> Option<usize> {
         let children = &mut self.nodes[node].children;
@@ -130,7 +131,7 @@ impl Tree {
         match walk {
             Walk::Floor => open.iter().copied().min_by_key(|at| children[*at].action.floor),
             Walk::Tree | Walk::Uniform if self.nodes[node].visits == 0 => Some(self.draw(node, &open, rng)),
-            Walk::Tree | Walk::Uniform => Some(self.best(node, &open, limit)),
+            Walk::Tree | Walk::Uniform => Some(self.best(node, &open, measure)),
             Walk::Beside(way, at) if at == chosen.len() => Some(self.beside(node, &open, way.get(at), rng)),
             // Degrees that suit each other change together.
             Walk::Beside(_, at)
@@ -242,7 +243,7 @@ impl Tree {
         })
     }
 
-    /// Enters what came out at the end of a way: the time of a plan that fits.
+    /// Enters what came out at the end of a way: what a plan that fits takes.
     pub(super) fn enter(&mut self, way: &Way, time: Option<u64>) {
         if self.measure.is_none() {
             self.measure = time;

@@ -3,7 +3,9 @@
 //! Let the passes of one microbatch of `b` sequences through the whole model take `W` on a group of tensor x context ranks of
 //! the first kind, computing alone, and let a group of kind `k` be at most `s_k` times as fast in any layer. Every layer of every
 //! microbatch is computed by some group, so with `n_k` groups an iteration of `B` sequences takes `(B / b) W / sum of n_k s_k` at
-//! least, however layers and microbatches are dealt out.
+//! least, however layers and microbatches are dealt out. Where every device of kind `k` costs `r_k` in each moment that an
+//! iteration takes, it costs `(B / b) W` times the devices of a group times the least `r_k / s_k` at least: no device does its part
+//! of the work for less.
 
 use ir::program::Chunk;
 use ir::{Backward, DeviceKindId, Plan, Recompute, Schedule, StageId, ZeroStage};
@@ -12,6 +14,7 @@ use super::super::Question;
 use super::super::dynprog::kinds::Kind;
 use super::super::exhaustive::{Degrees, Space, Values};
 use super::steps::State;
+use super::worth::Worth;
 use crate::evaluate::Evaluator;
 
 /// See the module.
@@ -53,8 +56,8 @@ impl Work {
         Self { rows, devices, batch }
     }
 
-    /// What no plan behind a state goes under, in nanoseconds.
-    pub(super) fn floor(&self, state: &State, orders: &[(Schedule, u32)]) -> u64 {
+    /// What no plan behind a state goes under.
+    pub(super) fn floor(&self, state: &State, orders: &[(Schedule, u32)], worth: &Worth<'_>) -> u64 {
         let open = |decided: u32, row: u32| decided == 0 || decided == row;
         let split = state.order.map(|order| orders[order as usize].0.backward() == Backward::Split);
         let behind = |row: &&Row| {
@@ -67,9 +70,19 @@ impl Work {
                 && state.sequence.is_none_or(|sequence| sequence == row.sequence)
                 && split.is_none_or(|split| split == row.split)
         };
-        let least = self.rows.iter().filter(behind).map(|row| self.bound(row, state.degrees)).reduce(f64::min);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and not negative")]
-        least.map_or(0, |least| (least * (1.0 - 1e-9)) as u64)
+        let whole = |least: f64| (least * (1.0 - 1e-9)) as u64;
+        let bound = |row: &Row| {
+            let time = worth.of_time(whole(self.bound(row, state.degrees)), state);
+            worth.of_work(self.of_devices(row), &row.speeds).map_or(time, |work| time.max(work))
+        };
+        self.rows.iter().filter(behind).map(bound).min().unwrap_or(0)
+    }
+
+    /// What the work of an iteration takes on devices of the first kind, in nanoseconds of all of them together.
+    fn of_devices(&self, row: &Row) -> f64 {
+        let wide = f64::from(row.tensor) * f64::from(row.context);
+        self.batch / f64::from(row.size) * row.whole * wide * (1.0 - 1e-9)
     }
 
     /// `(B / b) W / sum of n_k s_k`, with no more groups than there are.
@@ -94,6 +107,9 @@ fn rows(
     (values, orders): (&Values, &[(Schedule, u32)]),
     (kinds, space): (&[Kind], &Space),
 ) -> Option<Vec<Row>> {
+    if kinds.is_empty() {
+        return None;
+    }
     let mut passes = Vec::<(bool, &(Schedule, u32))>::new();
     for order in orders {
         let split = order.0.backward() == Backward::Split;
@@ -111,7 +127,7 @@ fn rows(
                 for (several, (split, order)) in several.iter().flat_map(|s| passes.iter().map(move |p| (*s, *p))) {
                     let pipeline = if several { 2 } else { 1 };
                     let data = space.data.first().copied().unwrap_or(expert);
-                    let degrees = Degrees { data, tensor, context, pipeline, expert };
+                    let degrees = Degrees { pool: 0, data, tensor, context, pipeline, expert };
                     let mut plan = values.plan(degrees, (size, sequence, ZeroStage::Zero0), order);
                     plan.microbatches = ask.workload.global_batch.max(1);
                     let (whole, speeds) = of_kinds(evaluator, ask, &plan, kinds)?;

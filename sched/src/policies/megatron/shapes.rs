@@ -34,9 +34,9 @@ const USED: f64 = 0.75;
 /// Shapes by growing size of a replica (rules 1 to 4), those of one size together; first those whose stages are nearly equal
 /// and that use nearly all devices, then all others.
 pub(super) fn shapes(ask: &Question<'_>, held: &Held) -> [Vec<Vec<Shape>>; 2] {
-    let (model, devices, batch) = (ask.model, ask.cluster.devices(), ask.workload.global_batch);
+    let (model, devices, batch) = (ask.model, ask.devices(), ask.workload.global_batch);
     let or = |held: Option<u32>, open: Vec<u32>| held.map_or(open, |held| vec![held]);
-    let domain = smallest_domain(ask.cluster);
+    let domain = smallest_domain(ask);
     let inside = (1..=domain).filter(|tensor| tensor.is_power_of_two() && divides_over(model, *tensor));
     let tensors = or(held.tensor, inside.collect());
     let contexts = or(held.context, contexts(ask.workload.sequence_length));
@@ -86,7 +86,7 @@ pub(super) fn experts(ask: &Question<'_>, held: &Held, shape: Shape, place: Plac
     let fits =
         |degree: &u32| experts.count.is_multiple_of(*degree) && shape.position().is_multiple_of(u64::from(*degree));
     let degrees = (1..=most).filter(fits);
-    let domain = smallest_domain(ask.cluster);
+    let domain = smallest_domain(ask);
     match place {
         Place::Inside => {
             let mut inside = degrees.filter(|degree| *degree <= domain).collect::<Vec<_>>();

@@ -9,11 +9,12 @@ mod vendors;
 use std::path::Path;
 
 use formats::rank_map::rank_map;
-use ir::{Infeasible, Plan};
-use sched::{ClosedForm, memory_problems};
+use ir::{Infeasible, Plan, Prediction, Problem};
+use sched::{ClosedForm, Placed, memory_problems};
 
 use self::numbering::Numbering;
 use crate::job::Job;
+use crate::policy;
 use crate::results::{Header, PlaceReport, PlaceStep, PlanSummary};
 use crate::scenario::{Loaded, PlanChoice, Scenario};
 use crate::{Context, Error};
@@ -37,9 +38,13 @@ pub struct PlaceRequest<'a> {
 ///
 /// # Errors
 /// [`Error::Input`] if a file cannot be read or contradicts the scenario; [`Error::Infeasible`] if there is no plan, or
-/// every order found has a group across vendors.
+/// every order found has a group across vendors, a device that is to be avoided, or breaks a constraint.
 pub fn place(loaded: &Loaded, request: &PlaceRequest<'_>, context: &Context<'_>) -> Result<PlaceReport, Error> {
     let scenario = &loaded.scenario;
+    let lacks = scenario.unanswerable();
+    if !lacks.is_empty() {
+        return Err(loaded.error(lacks));
+    }
     let cluster = &scenario.cluster;
     let numbering = Numbering::read(cluster, request.matrix, request.topology)?;
     let job = Job::new(loaded, None)?;
@@ -54,11 +59,14 @@ pub fn place(loaded: &Loaded, request: &PlaceRequest<'_>, context: &Context<'_>)
         let world = usize::try_from(start.world()).unwrap_or(usize::MAX);
         start.placement = numbering.back().into_iter().take(world).collect();
     }
-    let refused = |plan: &Plan| vendors::mixed(plan, cluster).is_some();
+    let aim = scenario.aim();
+    let refused = |plan: &Plan, found: &Prediction| {
+        vendors::mixed(plan, cluster).is_some() || aim.avoided(plan).is_some() || !aim.broken(found).is_empty()
+    };
     let placed = sched::place(&start, cluster, &mut closed, &refused, request.budget)
         .map_err(|infeasible| job.infeasible(infeasible))?;
-    if let Some(problem) = vendors::mixed(&placed.plan, cluster) {
-        return Err(job.infeasible(Infeasible { reasons: vec![problem], nearest: Vec::new() }));
+    if let Some(error) = refusal(&job, &placed) {
+        return Err(error);
     }
     let unfit = memory_problems(&placed.prediction);
     let ranks =
@@ -100,6 +108,20 @@ pub fn place(loaded: &Loaded, request: &PlaceRequest<'_>, context: &Context<'_>)
         ranks,
         placed_scenario: planned.to_toml(),
     })
+}
+
+/// Why the best order that was found cannot be: a group across vendors, a device that is to be avoided, or a constraint.
+fn refusal(job: &Job<'_>, placed: &Placed) -> Option<Error> {
+    let scenario = &job.loaded.scenario;
+    let infeasible = |problem| Some(job.infeasible(Infeasible { reasons: vec![problem], nearest: Vec::new() }));
+    if let Some(problem) = vendors::mixed(&placed.plan, &scenario.cluster) {
+        return infeasible(problem);
+    }
+    if let Some(device) = scenario.aim().avoided(&placed.plan) {
+        let message = format!("no order that was found does without device {}", device.raw());
+        return infeasible(Problem::new("constraints.avoid", message).hint("a plan of fewer ranks"));
+    }
+    policy::broken(job, &placed.prediction)
 }
 
 /// The domains of a cluster's description: `4 nodes dgx-a100: one domain of 8, nvlink3; 2 leaves of 2 nodes`.

@@ -188,6 +188,17 @@ fn groups_across_vendors_are_refused_and_stages_are_told() {
 }
 
 #[test]
+fn no_order_uses_what_is_to_be_avoided_or_breaks_a_constraint() {
+    // Ranks that begin apart on the second node meet there, though the first one is idle.
+    let kept = "tensor = 2\ndata = 2\nplacement = [4, 6, 5, 7]\n[constraints]\navoid = { nodes = [0] }";
+    let placed = must(asked(&loaded("\"2 x ours\"", kept, ""), None, None));
+    assert!(placed.order.iter().all(|device| *device >= 4), "{:?}", placed.order);
+    assert!(placed.gain.is_some_and(|gain| gain > 0.0), "{:?}", placed.gain);
+    let late = "data = 4\n[constraints]\ntokens = \"1T\"\ndeadline = \"1h\"";
+    refused(asked(&loaded("\"2 x ours\"", late, ""), None, None), &["constraints.deadline: 3600.0 s is not enough"]);
+}
+
+#[test]
 fn files_that_are_wrong_or_of_another_cluster_are_refused() {
     let loaded = loaded(TWO, "tensor = 2\ndata = 4", "");
     let matrix = |from: &str, to: &str| {

@@ -5,7 +5,7 @@ use ir::{Cluster, Model, Plan, Prediction};
 use reports::sizing::Interval;
 
 use crate::job::Job;
-use crate::scenario::{Loaded, PlanChoice, PolicyName, Scenario};
+use crate::scenario::{ConstraintChoice, Loaded, PlanChoice, PolicyName, Scenario};
 use crate::verbs::whatif;
 use crate::{Context, Error};
 
@@ -42,6 +42,10 @@ pub(super) fn on_cluster(
     let there = whatif::changed(loaded, |scenario| {
         scenario.plan = policy(scenario);
         scenario.cluster = cluster;
+        // What is asked of the scenario's own cluster is asked of no other: all devices train, as fast as they can.
+        scenario.objective.minimise = sched::Objective::Time;
+        scenario.constraints =
+            ConstraintChoice { memory_headroom: scenario.constraints.memory_headroom, ..ConstraintChoice::default() };
     });
     decide(&there, context)
 }

@@ -207,7 +207,7 @@ fn same_cost(a: &Loaded, b: &Loaded) -> bool {
         let Scenario { model, workload, .. } = of;
         (workload.precision, model.variants.experts.is_some(), workload.recipe.cuda_graphs)
     };
-    (&a.cluster, &a.cost, &a.stack) == (&b.cluster, &b.cost, &b.stack) && key(a) == key(b)
+    (&a.cluster, &a.cost, &a.stack, a.terms()) == (&b.cluster, &b.cost, &b.stack, b.terms()) && key(a) == key(b)
 }
 
 impl<'a> Costs<'a> {
@@ -261,7 +261,7 @@ fn results(loaded: &Loaded, plan: &Plan, prediction: &Prediction) -> Vec<Cell> {
     let utilization = rate.peak.map(|peak| rate.flops_per_token.get() as f64 * tokens / seconds / peak.get());
     let peak = prediction.memory.iter().map(|stage| stage.peak.get()).max().unwrap_or(0);
     let share = |stage: &ir::StageMemory| stage.peak.get() as f64 / stage.capacity.get().max(1) as f64;
-    let usd = facts::usd_per_hour(scenario, plan).map(|usd| usd / 3600.0 * seconds / tokens * 1e6);
+    let usd = prediction.expense.usd.map(|usd| usd / tokens * 1e6);
     let count = |n: u64| Cell::Integer(i64::try_from(n).unwrap_or(i64::MAX));
     vec![
         timed(Some(seconds)),
