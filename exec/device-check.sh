@@ -134,8 +134,9 @@ emulated() {
     export LD_LIBRARY_PATH=$machine/whole
     export MACHINE_SHIM=$here/kernels/shim MACHINE_BUILDS=$machine/builds
     export OUT=${OUT:-target/device-check/results} TRAINYARD_CASES=1
-    # The promises that every backend keeps, of ranks on a GPU.
-    cargo test --release -p trainyard-conformance --test backends -- cuda:: on_gpus --nocapture --test-threads=1 2>&1 |
+    # The promises that every backend keeps, of ranks that share a GPU and of ranks that NCCL joins.
+    MACHINE_DEVICES=8 \
+        cargo test --release -p trainyard-conformance --test backends -- cuda:: cuda_joined:: on_gpus --nocapture --test-threads=1 2>&1 |
         tee target/device-check-suite.log
     ! grep -q 'SKIP ' target/device-check-suite.log || { echo "no GPU is emulated"; exit 1; }
     here=$PWD/target/device-check

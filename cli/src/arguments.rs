@@ -369,7 +369,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         seed: u64,
         /// Searches to learn from
-        #[arg(long, value_name = "SEARCHES", default_value_t = 320, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "SEARCHES", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
         searches: u64,
         /// Evaluations of each
         #[arg(long, value_name = "EVALUATIONS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]

@@ -7,7 +7,8 @@ use crate::dice::Dice;
 use crate::swarm::Case;
 
 impl Case {
-    /// A [`trained`](Self::trained) case with another tensor degree on some stage, at most `ranks` ranks in one domain, that
+    /// A [`trained`](Self::trained) case with another tensor degree on some stage, at most `ranks` ranks in one domain,
+    /// that
     /// the executor carries out.
     #[must_use]
     pub fn unlike(seed: u64, ranks: u32) -> Self {
@@ -38,7 +39,8 @@ impl Case {
         }
     }
 
-    /// The same with degrees drawn for its stages, and matrices and tokens that divide by the most; `None` if that cannot be.
+    /// The same with degrees drawn for its stages, and matrices and tokens that divide by the most; `None` if that
+    /// cannot be.
     fn with_unlike_tensors(mut self, dice: &mut Dice, ranks: u32) -> Option<Self> {
         let pipeline = self.plan.pipeline();
         if pipeline < 2 || self.plan.tensor > 2 {

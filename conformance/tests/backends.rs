@@ -184,6 +184,43 @@ impl Machine for OnGpus {
     }
 }
 
+/// Ranks with a GPU of this machine each, which exchange through NCCL; where there are fewer than eight, nothing is tested.
+struct OnJoinedGpus;
+
+impl Machine for OnJoinedGpus {
+    type Backend = CpuBackend;
+    const CLOCK: Clock = Clock::Measured;
+    /// Clocks of emulated GPUs are known as well as their threads are woken in time.
+    const SLACK: SimDuration = SimDuration::from_nanoseconds(100_000_000);
+    const SEEDS: u64 = 8;
+    fn of(cluster: &Cluster) -> CpuBackend {
+        let devices = exec::cuda::Gpus { ranks_per_gpu: 1, cache: std::env::var_os("CACHE").map(Into::into) };
+        let options = CpuOptions { devices: Some(Arc::new(devices)), ..CpuOptions::default() };
+        CpuBackend::new(cluster.clone(), exec::data::generate(1, 20_000), options)
+    }
+    fn case(seed: u64) -> Case {
+        on_devices(seed + 100, Self::of)
+    }
+    fn unsupported() -> (Case, Cluster, Vec<&'static str>) {
+        unsupported_on_devices()
+    }
+    #[expect(clippy::print_stderr, reason = "how a test says that it did not run")]
+    fn is_there() -> bool {
+        let probe = exec::cuda::probe();
+        let there = probe.usable().is_ok() && probe.gpus.len() >= 8 && probe.collectives.is_ready();
+        if !there {
+            eprintln!("SKIP the suite on GPUs that NCCL joins: there are {}", probe.gpus.len());
+        }
+        there
+    }
+    fn same(a: &IterationOutcome, b: &IterationOutcome) -> bool {
+        Trained::same(a, b)
+    }
+    fn covers(timeline: &Timeline, program: &Program) -> bool {
+        Trained::covers(timeline, program)
+    }
+}
+
 /// The same losses and norms as the CPU's: FP32 sums in another order, and in BF16 what is rounded where.
 fn trains_as_the_cpu<M: Machine>() {
     for_each_seed(M::SEEDS, |seed| {
@@ -211,6 +248,13 @@ fn ranks_on_devices_train_as_on_the_cpu() {
 fn ranks_on_gpus_train_as_on_the_cpu() {
     if OnGpus::is_there() {
         trains_as_the_cpu::<OnGpus>();
+    }
+}
+
+#[test]
+fn ranks_on_gpus_that_nccl_joins_train_as_on_the_cpu() {
+    if OnJoinedGpus::is_there() {
+        trains_as_the_cpu::<OnJoinedGpus>();
     }
 }
 
@@ -409,4 +453,5 @@ suite! {
     cpu: Trained;
     devices: OnDevices;
     cuda: OnGpus;
+    cuda_joined: OnJoinedGpus;
 }

@@ -90,6 +90,9 @@ fn a_profile_of_another_model_is_refused() {
     assert!(error.contains("has 26 layers") && error.contains("opt-350m has 32"), "{error}");
 }
 
+/// A cluster, the profiles of its devices, and milliseconds.
+type Search<'a> = (&'a str, &'a [(&'a str, &'a Path)], u64);
+
 /// How long the search of plans that Sailor can be told may take: its own takes 0.27, 2.0, 18.9 and 12.9 s.
 #[test]
 fn searches_with_profiles_are_quick() {
@@ -104,7 +107,7 @@ fn searches_with_profiles_are_quick() {
     let (one, both) = ([("A100-40", a100.as_path())], [("A100-40", a100.as_path()), ("V100-16", v100.as_path())]);
     let mixed =
         "[cluster]\nnodes = [{ kind = \"a2-highgpu-4g\", count = 8 }, { kind = \"v100-4-16gb-100g\", count = 24 }]";
-    let cases: [(&str, &[(&str, &Path)], u64); 4] = [
+    let cases: [Search<'_>; 4] = [
         ("[cluster]\nnodes = \"8 x a2-highgpu-4g\"", &one, 300),
         ("[cluster]\nnodes = \"32 x a2-highgpu-4g\"", &one, 300),
         (mixed, &both, 2000),

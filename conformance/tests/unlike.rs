@@ -1,4 +1,5 @@
-//! Stages of unlike tensor degrees: trained as one rank trains, folded as each rank does it, and timed by the closed form.
+//! Stages of unlike tensor degrees: trained as one rank trains, folded as each rank does it, and timed by the closed
+//! form.
 
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ fn train(case: &Case) -> Vec<(f64, f64)> {
     (0..ITERATIONS).map(one).map(both).collect()
 }
 
-/// Losses of 20 iterations may be 1e-4 apart (1e-2 in half precision), gradient norms of the first ten 1e-3: later ones have
+/// Losses of 20 iterations may be 1e-4 apart (1e-2 in half precision), gradient norms of the first ten 1e-3: later ones
+/// have
 /// taken in what all steps before differed by, and in a batch of one sequence a norm of 150 follows one of 2.
 #[test]
 fn unlike_stages_train_as_one_rank_does() {
@@ -88,7 +90,8 @@ fn simulate(cost: cost::CostModel, program: &Arc<VerifiedProgram>) -> u64 {
     simulator.iterate(0).unwrap_or_else(|error| panic!("{error}")).timeline.end().nanoseconds()
 }
 
-/// Folded or not, the simulation is the same; nothing is faster than the closed form, and where no link is shared that is the
+/// Folded or not, the simulation is the same; nothing is faster than the closed form, and where no link is shared that
+/// is the
 /// simulation.
 #[test]
 fn unlike_stages_take_what_the_closed_form_says() {

@@ -26,19 +26,24 @@
 struct Shape {
     index_t queries, first_query, keys, first_key, query_heads, key_heads, dim, window;
     float scale;
+    const unsigned* starts; // where the document of each query begins; null where each sequence is one document
 };
 #define SHAPE_PARAMETERS \
-    index_t queries, index_t first_query, index_t keys, index_t first_key, index_t query_heads, index_t key_heads, index_t dim, index_t window, float scale
-#define SHAPE {queries, first_query, keys, first_key, query_heads, key_heads, dim, window, scale}
+    index_t queries, index_t first_query, index_t keys, index_t first_key, index_t query_heads, index_t key_heads, index_t dim, index_t window, float scale, const unsigned* starts
+#define SHAPE(sequence) \
+    {queries, first_query, keys, first_key, query_heads, key_heads, dim, window, scale, starts ? starts + sequence * queries : starts}
 
-// The keys that a query sees are begin..end.
+// The keys that a query sees are begin..end; of no query does begin lie before that of an earlier one.
 INLINE index_t end_of(const Shape& s, index_t query) {
     index_t end = s.first_query + query + 1 - s.first_key;
     return end < 0 ? 0 : end < s.keys ? end : s.keys;
 }
 INLINE index_t begin_of(const Shape& s, index_t query) {
     index_t begin = s.first_query + query + 1 - s.window - s.first_key;
-    return begin < 0 ? 0 : begin;
+    if (begin < 0) begin = 0;
+    if (!s.starts || query >= s.queries) return begin;
+    index_t start = (index_t)s.starts[query] - s.first_key;
+    return begin < start ? start : begin;
 }
 
 // Copies `count` rows of a head into shared memory; what lies beyond `valid` rows or the head's elements becomes zero.
@@ -136,7 +141,6 @@ INLINE void store_rows(
 
 KERNEL __launch_bounds__(WARPS * 32) attention_forward(
     SHAPE_PARAMETERS, const element* q, const element* k, const element* v, element* out, float* lse) {
-    const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_q = (element*)memory;
     element* shared_k = shared_q + ROWS * STRIDE;
@@ -146,6 +150,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_forward(
     index_t tiles = (queries + ROWS - 1) / ROWS;
     // The last tiles see the most keys, so they come first.
     index_t first = (tiles - 1 - blockIdx.x % tiles) * ROWS, head = blockIdx.x / tiles % query_heads, sequence = blockIdx.x / tiles / query_heads;
+    const Shape shape = SHAPE(sequence);
     index_t key_head = head / (query_heads / key_heads);
     index_t first_row = (sequence * queries + first) * query_heads + head, distance = query_heads * dim;
     const element* keys_of_head = k + (sequence * keys * key_heads + key_head) * dim;
@@ -154,6 +159,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_forward(
 
     float result[HEAD / 8][4], largest[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY}, sums[2] = {0.0f, 0.0f};
     clear(result);
+    const index_t begins[2] = {begin_of(shape, first + warp * 16 + row_of(0)), begin_of(shape, first + warp * 16 + row_of(2))};
     index_t last = first + ROWS < queries ? first + ROWS - 1 : queries - 1, end = end_of(shape, last);
     for (index_t key = begin_of(shape, first) / FORWARD_KEYS * FORWARD_KEYS; key < end; key += FORWARD_KEYS) {
         __syncthreads(); // the tile before has been used
@@ -168,7 +174,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_forward(
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 index_t query = first + warp * 16 + row_of(i), column = key + piece * 8 + column_of(i);
-                bool seen = column >= begin_of(shape, query) && column < end_of(shape, query);
+                bool seen = column >= begins[i / 2] && column < end_of(shape, query);
                 scores[piece][i] = seen ? scores[piece][i] * scale : NEGATIVE_INFINITY;
                 tops[i / 2] = fmaxf(tops[i / 2], scores[piece][i]);
             }
@@ -226,7 +232,6 @@ EXPORT(attention_delta)
 KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(
     SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta,
     const element* d_out, element* dq) {
-    const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_q = (element*)memory;
     element* shared_d = shared_q + ROWS * STRIDE;
@@ -236,6 +241,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(
     element* mine = shared_v + BACKWARD_COLUMNS * STRIDE + warp * 16 * (BACKWARD_COLUMNS + PADDING);
     index_t tiles = (queries + ROWS - 1) / ROWS;
     index_t first = (tiles - 1 - blockIdx.x % tiles) * ROWS, head = blockIdx.x / tiles % query_heads, sequence = blockIdx.x / tiles / query_heads;
+    const Shape shape = SHAPE(sequence);
     index_t key_head = head / (query_heads / key_heads);
     index_t first_row = (sequence * queries + first) * query_heads + head, distance = query_heads * dim;
     index_t of_keys = (sequence * keys * key_heads + key_head) * dim;
@@ -249,6 +255,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(
         sums[i] = first + row < queries ? lse[first_row + row * query_heads] : 0.0f;
         deltas[i] = first + row < queries ? delta[first_row + row * query_heads] : 0.0f;
     }
+    const index_t begins[2] = {begin_of(shape, first + warp * 16 + row_of(0)), begin_of(shape, first + warp * 16 + row_of(2))};
     index_t last = first + ROWS < queries ? first + ROWS - 1 : queries - 1, end = end_of(shape, last);
     for (index_t key = begin_of(shape, first) / BACKWARD_COLUMNS * BACKWARD_COLUMNS; key < end; key += BACKWARD_COLUMNS) {
         __syncthreads(); // the tile before has been used
@@ -265,7 +272,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_queries(
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 index_t query = first + warp * 16 + row_of(i), column = key + piece * 8 + column_of(i);
-                bool seen = query < queries && column >= begin_of(shape, query) && column < end_of(shape, query);
+                bool seen = query < queries && column >= begins[i / 2] && column < end_of(shape, query);
                 float p = seen ? expf(scores[piece][i] * scale - sums[i / 2]) : 0.0f;
                 d_scores[piece][i] = p * (d_scores[piece][i] - deltas[i / 2]);
             }
@@ -285,7 +292,6 @@ EXPORT(attention_backward_queries)
 KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(
     SHAPE_PARAMETERS, int add, const element* q, const element* k, const element* v, const float* lse, const float* delta,
     const element* d_out, element* dk, element* dv) {
-    const Shape shape = SHAPE;
     DYNAMIC_SHARED(memory);
     element* shared_k = (element*)memory;
     element* shared_v = shared_k + ROWS * STRIDE;
@@ -295,12 +301,16 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(
     element* mine = shared_d + BACKWARD_COLUMNS * STRIDE + warp * 16 * (BACKWARD_COLUMNS + PADDING);
     index_t tiles = (keys + ROWS - 1) / ROWS, share_of_heads = query_heads / key_heads;
     index_t first = blockIdx.x % tiles * ROWS, key_head = blockIdx.x / tiles % key_heads, sequence = blockIdx.x / tiles / key_heads;
+    const Shape shape = SHAPE(sequence);
     index_t of_keys = ((sequence * keys + first) * key_heads + key_head) * dim, distance = query_heads * dim;
     load_rows(shared_k, k + of_keys, key_heads * dim, ROWS, keys - first, (int)dim);
     load_rows(shared_v, v + of_keys, key_heads * dim, ROWS, keys - first, (int)dim);
     float of_key[HEAD / 8][4], of_value[HEAD / 8][4];
     clear(of_key);
     clear(of_value);
+    // Of each query of the other tile: the first key of this one that it sees, and what its forward pass left.
+    __shared__ int begins[BACKWARD_COLUMNS];
+    __shared__ float sums[BACKWARD_COLUMNS], deltas[BACKWARD_COLUMNS];
     // The queries that see a key of this tile: from the first key's own position to the last that the window allows.
     index_t from = first_key + first - first_query, until = from + ROWS - 1 + window;
     from = from < 0 ? 0 : from / BACKWARD_COLUMNS * BACKWARD_COLUMNS;
@@ -311,7 +321,17 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(
             __syncthreads(); // the tile before has been used
             load_rows(shared_q, q + row * dim, distance, BACKWARD_COLUMNS, queries - query, (int)dim);
             load_rows(shared_d, d_out + row * dim, distance, BACKWARD_COLUMNS, queries - query, (int)dim);
+            if (threadIdx.x < BACKWARD_COLUMNS) {
+                index_t at = query + threadIdx.x, begin = begin_of(shape, at) - first;
+                bool real = at < queries;
+                begins[threadIdx.x] = real && begin < ROWS ? (int)begin : ROWS;
+                sums[threadIdx.x] = real ? lse[row + threadIdx.x * query_heads] : 0.0f;
+                deltas[threadIdx.x] = real ? delta[row + threadIdx.x * query_heads] : 0.0f;
+            }
             __syncthreads();
+            // The key at the position of the tile's first query, as far as it lies near this tile.
+            index_t own = first_query + query - first_key - first;
+            int last_seen = own < ROWS ? (int)own : ROWS;
             float p[BACKWARD_COLUMNS / 8][4], ds[BACKWARD_COLUMNS / 8][4];
             clear(p);
             clear(ds);
@@ -321,12 +341,10 @@ KERNEL __launch_bounds__(WARPS * 32) attention_backward_keys(
                 multiply<HEAD>(ds[piece], shared_v + warp * 16 * STRIDE, STRIDE, shared_d + piece * 8 * STRIDE, STRIDE, 1);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    int column = piece * 8 + column_of(i);
-                    index_t key = first + warp * 16 + row_of(i);
-                    bool seen = query + column < queries && key >= begin_of(shape, query + column) && key < end_of(shape, query + column);
-                    index_t at = row + column * query_heads;
-                    p[piece][i] = seen ? expf(p[piece][i] * scale - lse[at]) : 0.0f;
-                    ds[piece][i] = seen ? p[piece][i] * (ds[piece][i] - delta[at]) : 0.0f;
+                    int column = piece * 8 + column_of(i), key = warp * 16 + row_of(i);
+                    bool seen = key >= begins[column] && key <= last_seen + column;
+                    p[piece][i] = seen ? expf(p[piece][i] * scale - sums[column]) : 0.0f;
+                    ds[piece][i] = seen ? p[piece][i] * (ds[piece][i] - deltas[column]) : 0.0f;
                 }
             }
             share(mine, p);

@@ -43,7 +43,8 @@ pub struct Shape<'a> {
 }
 
 impl Program {
-    /// The shape that this program's ops refer to; where positions differ in their tensor degree, see [`Self::shape_in`].
+    /// The shape that this program's ops refer to; where positions differ in their tensor degree, see
+    /// [`Self::shape_in`].
     #[must_use]
     pub const fn shape(&self) -> Shape<'_> {
         Shape { model: &self.model, workload: &self.workload, layout: &self.layout }

@@ -162,7 +162,7 @@ mod tests {
         let sum: f32 = shares.iter().sum();
         shares.iter_mut().for_each(|share| *share /= sum);
         let (value, rules) = (3.0 * vector(1)[0], vector(choices.len()));
-        let shares = if seed % 7 == 0 { Vec::new() } else { shares };
+        let shares = if seed.is_multiple_of(7) { Vec::new() } else { shares };
         (network, Sample { state, choices, rules, shares, value })
     }
 

@@ -122,8 +122,11 @@ fn what_is_taught_is_learned() {
     let mut trainer = Trainer::new(Settings { seed: 1, searches: 1, evaluations: 1 }, &families());
     let widths = widths();
     let sample = |number: u32| {
-        let pseudo = |at: u32| (f64::from((number * 31 + at) * 7919 % 1009) / 1009.0) as f32;
-        let row = |width: usize, seed: u32| (0..width as u32).map(|at| 0.3 * pseudo(at + seed)).collect::<Vec<f32>>();
+        let pseudo = |at: u16| {
+            let mixed = (number * 31 + u32::from(at)) * 7919 % 1009;
+            f32::from(u16::try_from(mixed).expect("below 1009")) / 1009.0
+        };
+        let row = |width: usize, seed: u16| (seed..).take(width).map(|at| 0.3 * pseudo(at)).collect::<Vec<f32>>();
         let mut choices: Vec<Vec<f32>> = (0..4).map(|choice| row(widths.choice, choice * 100)).collect();
         let mut state = row(widths.state, 977);
         let right = (number % 4) as usize;

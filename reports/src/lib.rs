@@ -23,7 +23,8 @@
 //! #         recipe: Recipe::default(),
 //! #     };
 //! #     let layout = Layout {
-//! #         data: 1, tensor: 1, tensors: vec![], pipeline: 1, sequence_parallel: false, microbatch_size: 1, microbatches: 1,
+//! #         data: 1, tensor: 1, tensors: vec![], pipeline: 1, sequence_parallel: false, microbatch_size: 1,
+//! #         microbatches: 1,
 //! #         shares: ir::Shares::EQUAL, zero: ZeroStage::Zero0, collective: CollectiveAlgorithm::Automatic,
 //! #         mesh: Mesh::default(), sharing: Sharing::default(),
 //! #     };

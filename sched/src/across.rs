@@ -1,15 +1,15 @@
 //! Who hands what to whom over the boundary of two positions.
 //!
-//! Between positions of one tensor degree, each rank talks to the one of its own index, and a message is all that a rank has:
-//! its shard of the sequence, or the whole activation.
+//! Between positions of one tensor degree, each rank talks to the one of its own index, and a message is all that a
+//! rank has: its shard of the sequence, or the whole activation.
 //!
 //! Between unlike degrees, of which one divides the other:
 //!
-//! * Where the sequence is divided, a rank of the side with fewer ranks has as many shards of the other side as the degrees
-//!   say, one after the other: it gets each from the rank that has it (or gives it to the one that needs it).
-//! * Where it is not, every rank before the boundary has the whole activation and every rank after it needs the whole: from
-//!   more ranks to fewer, one of them each gives it; from fewer to more, each gives it to several. Nothing is summed on the way,
-//!   neither forward nor backward, where the gradient is whole on every rank too.
+//! * Where the sequence is divided, a rank of the side with fewer ranks has as many shards of the other side as the
+//!   degrees say, one after the other: it gets each from the rank that has it (or gives it to the one that needs it).
+//! * Where it is not, every rank before the boundary has the whole activation and every rank after it needs the whole:
+//!   from more ranks to fewer, one of them each gives it; from fewer to more, each gives it to several. Nothing is
+//!   summed on the way, neither forward nor backward, where the gradient is whole on every rank too.
 //!
 //! Messages go over one stream of a rank in order of the other side's index: those of one rank follow each other.
 

@@ -92,7 +92,8 @@ pub(crate) fn families(layout: &Layout, experts: bool, embedding: Option<(u32, u
     found
 }
 
-/// The groups of a layout whose positions differ in their tensor degree, where ranks are numbered replica by replica: those of
+/// The groups of a layout whose positions differ in their tensor degree, where ranks are numbered replica by replica:
+/// those of
 /// one axis position by position. Nothing is divided over context ranks or experts.
 fn unlike_groups(layout: &Layout, embedding: Option<(u32, u32)>) -> Vec<AxisGroups> {
     let one = layout.tensors.iter().sum::<u32>();

@@ -24,11 +24,13 @@ pub const MOST_PASSES: u64 = 1 << 26;
 ///
 /// Rules, beside those of the schedule ([`schedules::refusals`]):
 ///
-/// * data x context x tensor x pipeline ranks (data x the sum of the stages' tensor degrees, where they differ) have devices of their own;
+/// * data x context x tensor x pipeline ranks (data x the sum of the stages' tensor degrees, where they differ) have
+///   devices of their own;
 /// * query heads, key and value heads, the feed-forward width and the widths of state spaces divide by the tensor degree
 ///   (the vocabulary is padded so that it does);
-/// * where stages have unlike tensor degrees, those beside a boundary divide one another, and neither shared sequences, experts,
-///   schedules down the pipeline and up again, divided vocabularies nor an embedding tied over unlike stages go with them;
+/// * where stages have unlike tensor degrees, those beside a boundary divide one another, and neither shared sequences,
+///   experts, schedules down the pipeline and up again, divided vocabularies nor an embedding tied over unlike stages go
+///   with them;
 /// * the layers of all stages sum to the model's, equally many chunks per stage, and no chunk is empty: a chunk of no
 ///   layers must hold the embedding or the head;
 /// * data x microbatch size x microbatches is the global batch, or where replicas take unequal shares, microbatch size x the

@@ -58,8 +58,14 @@ impl Attention {
         let key = sizes.tokens * sizes.key_heads * sizes.dim;
         let any = |length| filled(gpu, Element::Bf16, length);
         let singles = || filled(gpu, Element::F32, sizes.tokens * sizes.heads);
-        let tensors =
-            AttentionTensors { q: any(query)?, k: any(key)?, v: any(key)?, out: any(query)?, lse: singles()? };
+        let tensors = AttentionTensors {
+            q: any(query)?,
+            k: any(key)?,
+            v: any(key)?,
+            out: any(query)?,
+            lse: singles()?,
+            starts: None,
+        };
         let (dq, dk, dv) = (any(query)?, any(key)?, any(key)?);
         Ok(Self { sizes, tensors, d_out: any(query)?, delta: singles()?, dq, dk, dv })
     }
@@ -74,7 +80,7 @@ impl Attention {
     }
 
     pub(crate) fn release(self, gpu: &CudaDevice) -> Result<(), DeviceError> {
-        let AttentionTensors { q, k, v, out, lse } = self.tensors;
+        let AttentionTensors { q, k, v, out, lse, .. } = self.tensors;
         let all = [q, k, v, out, lse, self.d_out, self.delta, self.dq, self.dk, self.dv];
         all.into_iter().try_for_each(|slice| gpu.release(Stream::COMPUTE, slice))
     }

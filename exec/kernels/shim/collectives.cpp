@@ -51,7 +51,7 @@ struct Transfer {
     Stream* stream;
 };
 
-std::map<std::string, std::shared_ptr<Group>> groups;
+auto& groups = everlasting<std::map<std::string, std::shared_ptr<Group>>>();
 thread_local int group_depth;
 thread_local std::vector<Transfer> transfers;
 const int IN_PROGRESS = 7, INVALID_ARGUMENT = 4;

@@ -34,9 +34,15 @@
 
 namespace {
 
-std::mutex tables; // guards what follows, never held while work is done
-std::mutex kernels_run; // fibers of a kernel are one at a time
-std::map<std::string, int> calls;
+// Never destroyed: ranks that were left behind may still call while the process ends.
+template <typename T>
+T& everlasting() {
+    return *new T;
+}
+
+std::mutex& tables = everlasting<std::mutex>(); // guards what follows, never held while work is done
+std::mutex& kernels_run = everlasting<std::mutex>(); // fibers of a kernel are one at a time
+std::map<std::string, int>& calls = everlasting<std::map<std::string, int>>();
 int contexts; // retained, of all devices together
 thread_local void* current_context;
 
@@ -86,11 +92,11 @@ struct Memory {
     size_t bytes;
 };
 
-std::set<Stream*> streams;
-std::set<Event*> events;
-std::set<Module*> modules;
-std::map<std::pair<Module*, std::string>, Function*> functions;
-std::map<char*, Memory> allocations, pinned;
+std::set<Stream*>& streams = everlasting<std::set<Stream*>>();
+std::set<Event*>& events = everlasting<std::set<Event*>>();
+std::set<Module*>& modules = everlasting<std::set<Module*>>();
+using Allocations = std::map<char*, Memory>;
+Allocations &allocations = everlasting<Allocations>(), &pinned = everlasting<Allocations>();
 size_t in_use;
 
 template <typename T>
@@ -225,7 +231,7 @@ int cuStreamWaitEvent(void* handle, void* event, unsigned) {
     if (!known(events, event)) return INVALID_HANDLE;
     Event at = *(Event*)event;
     {
-        static std::map<void*, long> waits;
+        static auto& waits = everlasting<std::map<void*, long>>();
         std::lock_guard<std::mutex> guard(tables);
         if (++waits[current_context] == setting("MACHINE_FORGET", 0)) return 0;
     }
@@ -435,7 +441,8 @@ int nvrtcCompileProgram(Program* program, int count, const char* const* options)
     folder << builds << "/" << std::hex << std::hash<std::string>()(all + definitions);
     std::string path = folder.str(), library = path + "/kernels.so";
     if (access(library.c_str(), R_OK)) {
-        std::string mine = path + "." + std::to_string(getpid());
+        static std::atomic<int> builds; // threads build at the same time, too
+        std::string mine = path + "." + std::to_string(getpid()) + "." + std::to_string(++builds);
         if (system(("mkdir -p " + mine).c_str())) fail("no folder %s", mine.c_str());
         std::ofstream(mine + "/kernels.cu") << program->source;
         for (auto& [name, text] : program->headers) std::ofstream(mine + "/" + name) << text;

@@ -8,8 +8,8 @@
 // MACHINE_FORGET=3 lets each device ignore its third wait of a stream for an event.
 namespace {
 
-std::mutex clockwork; // guards all queues; never held while work is done
-std::condition_variable turned;
+std::mutex& clockwork = everlasting<std::mutex>(); // guards all queues; never held while work is done
+std::condition_variable& turned = everlasting<std::condition_variable>();
 
 struct Stream {
     std::deque<std::function<void()>> queue;

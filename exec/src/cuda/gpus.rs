@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ir::Problem;
 
 use super::links::NcclLinks;
-use super::{CudaDevice, CudaOptions, probe};
+use super::{CudaDevice, CudaOptions, UniqueId, probe};
 use crate::device::{Device, DeviceError, Devices, Elsewhere, Links, Operation};
 
 /// GPUs as the driver counts them: the first for the first ranks, and so on.
@@ -22,6 +22,13 @@ pub struct Gpus {
 }
 
 impl Gpus {
+    /// NCCL for so many ranks, one of which made the `ticket`.
+    pub(crate) fn joined(ticket: &[u8], ranks: u32) -> Result<Arc<dyn Links>, DeviceError> {
+        let cause = || DeviceError::new("joining GPUs", format!("{} bytes are no id of NCCL's", ticket.len()));
+        let id = <[u8; 128]>::try_from(ticket).map_err(|_| cause())?;
+        Ok(Arc::new(NcclLinks::of(UniqueId::from_bytes(id), ranks as usize)))
+    }
+
     /// How many GPUs so many ranks take.
     #[must_use]
     pub fn needed(&self, ranks: u32) -> u32 {
@@ -96,7 +103,12 @@ impl Devices for Gpus {
         let names: std::collections::BTreeSet<_> =
             probe().gpus.iter().take(needed as usize).map(|gpu| gpu.name.as_str()).collect();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
-        let shared = if self.shared(ranks) { format!(", {} ranks to each", self.ranks_per_gpu) } else { String::new() };
-        format!("{needed} x {names}{shared}")
+        let how = match (ranks, self.shared(ranks), probe().collectives.is_ready()) {
+            (1, ..) => String::new(),
+            (_, true, _) => format!(", {} ranks to each", self.ranks_per_gpu),
+            (_, false, true) => ", joined by NCCL".to_owned(),
+            (_, false, false) => ", joined by host memory: there is no NCCL".to_owned(),
+        };
+        format!("{needed} x {names}{how}")
     }
 }

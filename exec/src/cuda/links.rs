@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::communicator::{Communicator, Reduction, UniqueId};
 use super::device::CudaDevice;
@@ -29,8 +29,12 @@ impl NcclLinks {
     /// # Errors
     /// When NCCL fails.
     pub(super) fn new(ranks: usize) -> Result<Self, DeviceError> {
-        let id = Communicator::unique_id()?;
-        Ok(Self { id, ranks, deadline: DEADLINE, cancelled: Arc::default() })
+        Communicator::unique_id().map(|id| Self::of(id, ranks))
+    }
+
+    /// The same with an id that another process made.
+    pub(super) fn of(id: UniqueId, ranks: usize) -> Self {
+        Self { id, ranks, deadline: DEADLINE, cancelled: Arc::default() }
     }
 }
 
@@ -55,7 +59,7 @@ impl Links for NcclLinks {
             let split = all.split(color, place, place, size)?;
             let Some(((number, _), communicator)) = own.zip(split) else { continue };
             let link = NcclLink { device: Arc::clone(&device), communicator };
-            link.use_once(&groups[number])?;
+            link.use_once(&groups[number], self)?;
             links[number] = Some(Arc::new(link));
         }
         Ok(links)
@@ -63,6 +67,10 @@ impl Links for NcclLinks {
 
     fn abort(&self, _: &str) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn ticket(&self) -> Vec<u8> {
+        self.id.bytes().to_vec()
     }
 }
 
@@ -91,7 +99,7 @@ struct NcclLink {
 impl NcclLink {
     /// The first use of a group lets NCCL connect its ranks, which waits for all of them; done here, where all come in one
     /// order, it keeps no rank waiting later.
-    fn use_once(&self, group: &Group) -> Result<(), DeviceError> {
+    fn use_once(&self, group: &Group, links: &NcclLinks) -> Result<(), DeviceError> {
         let (stream, size) = (Stream::COMMUNICATION, self.communicator.size());
         let memory = self.device.allocate(stream, Element::F32, 2 * size)?;
         let outcome = self.device.zero(stream, memory).and_then(|()| {
@@ -102,7 +110,23 @@ impl NcclLink {
             self.all_reduce(stream, memory.part(0, 1))
         });
         let released = self.device.release(stream, memory);
-        outcome.and(released).and_then(|()| self.device.synchronize(stream))
+        outcome.and(released).and_then(|()| self.wait(stream, links))
+    }
+
+    /// Waits for a stream, unless it is cancelled or takes too long: what waits for a rank that has ended never ends by itself.
+    fn wait(&self, stream: Stream, links: &NcclLinks) -> Result<(), DeviceError> {
+        let (event, started) = (self.device.record(stream)?, Instant::now());
+        while !self.device.passed(event)? {
+            self.communicator.poll()?;
+            if links.cancelled.load(Ordering::Relaxed) || started.elapsed() > links.deadline {
+                let size = self.communicator.size();
+                let error = DeviceError::new(format!("joining a group of {size} GPUs"), "not all ranks have come");
+                self.communicator.abort(&error.cause);
+                return Err(error.hint("a rank has ended, or cannot be reached"));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.device.forget(event)
     }
 }
 

@@ -22,9 +22,9 @@
 //!
 //! # Who exchanges through NCCL
 //!
-//! Ranks that are threads of one process, with a GPU each: their exchanges are work of streams ([`Links`](crate::device::Links)).
-//! NCCL takes no two ranks on one GPU, so ranks that share one exchange through host memory, as do those that are processes,
-//! and all where there is no NCCL. CUDA graphs and FP8 are absent.
+//! Ranks with a GPU each, threads or processes: their exchanges are work of streams ([`Links`](crate::device::Links)). NCCL takes
+//! no two ranks on one GPU, so ranks that share one exchange through host memory, as do all where there is no NCCL. CUDA graphs
+//! and FP8 are absent.
 
 mod blas;
 mod communicator;

@@ -358,6 +358,9 @@ pub trait Links: fmt::Debug + Send + Sync {
 
     /// Makes ranks that still join give up.
     fn abort(&self, why: &str);
+
+    /// What lets another process join: see [`Elsewhere::links`].
+    fn ticket(&self) -> Vec<u8>;
 }
 
 /// Where the ranks of a program get their devices from.
@@ -374,7 +377,7 @@ pub trait Devices: fmt::Debug + Send + Sync {
     /// Whether several of so many ranks compute on one device.
     fn shared(&self, ranks: u32) -> bool;
 
-    /// What joins the devices of so many ranks of this process, if anything does: without it, what they exchange passes
+    /// What joins the devices of so many ranks, if anything does: without it, what they exchange passes
     /// through host memory.
     ///
     /// # Errors
@@ -406,6 +409,23 @@ pub enum Elsewhere {
 }
 
 impl Elsewhere {
+    /// What joins the devices of so many ranks, of which one handed out a [`ticket`](Links::ticket).
+    ///
+    /// # Errors
+    /// If it is no ticket of such devices, and where this program was built without what they need.
+    pub fn links(&self, ticket: &[u8], ranks: u32) -> Result<Arc<dyn Links>, DeviceError> {
+        match self {
+            Self::Cpu => Err(DeviceError::new("joining devices", "nothing joins CPUs as devices")),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { .. } => crate::cuda::Gpus::joined(ticket, ranks),
+            #[cfg(not(feature = "cuda"))]
+            Self::Cuda { .. } => {
+                let _ = (ticket, ranks);
+                Err(DeviceError::new("joining GPUs", "this program was built without the feature `cuda`"))
+            }
+        }
+    }
+
     /// The device of a rank of this machine, as [`Devices::open`].
     ///
     /// # Errors

@@ -38,6 +38,9 @@ pub struct AttentionTensors {
     pub out: Slice,
     /// Log-sum-exps.
     pub lse: Slice,
+    /// U32, of each query the position in its sequence at which its document begins, `[sequences, queries]`, never less
+    /// than the one before; none where each sequence is one document.
+    pub starts: Option<Slice>,
 }
 
 /// Weights of a norm: with a bias it is a LayerNorm, without an RMSNorm. `[features]` each.
@@ -254,12 +257,16 @@ impl Operation {
             }
             Self::ActivationForward { x, y, .. } => operands(&[x], &[y], &[]),
             Self::ActivationBackward { x, dy, dx, .. } => operands(&[x, dy], &[dx], &[]),
-            Self::AttentionForward { tensors: AttentionTensors { q, k, v, out, lse }, .. } => {
-                operands(&[q, k, v], &[out, lse], &[])
+            Self::AttentionForward { tensors: AttentionTensors { q, k, v, out, lse, starts }, .. } => {
+                let mut all = operands(&[q, k, v], &[out, lse], &[]);
+                all.reads.extend(starts);
+                all
             }
             Self::AttentionBackward { tensors, d_out, delta, add, dq, dk, dv, .. } => {
-                let AttentionTensors { q, k, v, out, lse } = tensors;
-                written(operands(&[q, k, v, out, lse, d_out], &[delta], &[]), add, &[dq, dk, dv])
+                let AttentionTensors { q, k, v, out, lse, starts } = tensors;
+                let mut all = operands(&[q, k, v, out, lse, d_out], &[delta], &[]);
+                all.reads.extend(starts);
+                written(all, add, &[dq, dk, dv])
             }
             Self::AttentionMerge { out, lse, part_out, part_lse } => operands(&[part_out, part_lse], &[], &[out, lse]),
             Self::LossStatistics { logits, targets, statistics, .. } => {

@@ -73,12 +73,15 @@ impl Operation {
             }
             Self::ActivationForward { x, y, .. } => (vec![x, y], vec![]),
             Self::ActivationBackward { x, dy, dx, .. } => (vec![x, dy, dx], vec![]),
-            Self::AttentionForward { tensors: AttentionTensors { q, k, v, out, lse }, .. } => {
-                (vec![q, k, v, out], f32s(&[lse]))
+            Self::AttentionForward { tensors: AttentionTensors { q, k, v, out, lse, starts }, .. } => {
+                let starts = starts.map(|starts| (starts, U32));
+                (vec![q, k, v, out], [(lse, F32)].into_iter().chain(starts).collect())
             }
             Self::AttentionBackward { tensors, d_out, delta, dq, dk, dv, .. } => {
-                let AttentionTensors { q, k, v, out, lse } = tensors;
-                (vec![q, k, v, out, d_out, dq, dk, dv], f32s(&[lse, delta]))
+                let AttentionTensors { q, k, v, out, lse, starts } = tensors;
+                let starts = starts.map(|starts| (starts, U32));
+                let fixed = [(lse, F32), (delta, F32)].into_iter().chain(starts);
+                (vec![q, k, v, out, d_out, dq, dk, dv], fixed.collect())
             }
             Self::AttentionMerge { out, lse, part_out, part_lse } => (vec![part_out], f32s(&[out, lse, part_lse])),
             Self::LossStatistics { logits, targets, statistics, .. } => {
@@ -277,7 +280,7 @@ fn rotation_fits(rotation: Rotation, x: Slice) -> bool {
 }
 
 fn attention_fits(sizes: crate::kernels::attention::Attention, tensors: AttentionTensors) -> bool {
-    let AttentionTensors { q, k, v, out, lse } = tensors;
+    let AttentionTensors { q, k, v, out, lse, starts } = tensors;
     let rows = sizes.sequences * sizes.queries * sizes.query_heads;
     let keys = sizes.sequences * sizes.keys * sizes.key_heads * sizes.head_dim;
     sizes.head_dim > 0
@@ -285,4 +288,5 @@ fn attention_fits(sizes: crate::kernels::attention::Attention, tensors: Attentio
         && sizes.query_heads.is_multiple_of(sizes.key_heads)
         && (q.length, out.length, lse.length) == (rows * sizes.head_dim, rows * sizes.head_dim, rows)
         && (k.length, v.length) == (keys, keys)
+        && starts.is_none_or(|starts| starts.length == sizes.sequences * sizes.queries)
 }

@@ -20,23 +20,45 @@ use ir::{Bytes, InstructionId};
 
 use super::clock::Epoch;
 use super::lines::{Lines, Open};
-use super::meeting::{Meeting, Stop};
+use super::meeting::Stop;
 use super::rank::{Context, finite, independent, inject};
 use super::script::{self, EndId, Exchange, STREAMS};
-use super::shared::{Measured, Report};
-use super::threads::Threads;
+use super::shared::{Beat, Measured, Report};
 use super::worker::Worker;
 use crate::device::{self, DeviceError, Event};
 use crate::state::Progress;
 
 /// Compute instructions that the thread puts on a device ahead of the one under way: one waits while another runs.
 const AHEAD: usize = 2;
-/// Exchanges of a stream that have not ended: as many may hold a buffer without anything to show for it.
+/// Receives of a stream that have not ended: as many may hold a buffer without anything to show for it.
 const OPEN: usize = 2;
 /// How long the thread sleeps before it looks at the device again.
 const NAP: u64 = 30_000;
 /// How long a rank whose exchange failed waits to be told of another rank's failure, which is then the cause.
 const GRACE: u64 = 1_000_000_000;
+
+/// What ranks tell each other while their devices exchange: who has come to what, and that they must stop.
+pub(super) trait Control {
+    /// The moment that times count from.
+    fn epoch(&self) -> Epoch;
+    /// What the rank does now, for whoever watches for stalls.
+    fn beat(&self) -> &Beat;
+    /// An end is put on its stream.
+    ///
+    /// # Errors
+    /// [`Stop`] if the rank must leave, here as below.
+    fn arrive(&mut self, id: EndId) -> Result<(), Stop>;
+    /// An end has ended.
+    ///
+    /// # Errors
+    /// As of [`arrive`](Self::arrive).
+    fn passed(&mut self, id: EndId) -> Result<(), Stop>;
+    /// Sleeps until a moment of the iteration. May wake early.
+    ///
+    /// # Errors
+    /// As of [`arrive`](Self::arrive).
+    fn wait(&mut self, until: u64) -> Result<(), Stop>;
+}
 
 /// Events at the begin and end of an instruction.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +124,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
     }
 
     /// Carries out the list. Its clock is that of the meeting, which must have begun.
-    pub(super) fn run(mut self, mut meeting: Threads<'_>) -> Result<Report, Stop> {
+    pub(super) fn run(mut self, mut meeting: impl Control) -> Result<Report, Stop> {
         self.epoch = meeting.epoch();
         let held = self.worker.bytes_held();
         let begin = self.carry(&mut meeting, |run| run.anchor())?;
@@ -139,7 +161,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
     /// with the error, as it does for all that its device cannot do.
     fn carry<T>(
         &mut self,
-        meeting: &mut Threads<'_>,
+        meeting: &mut impl Control,
         call: impl FnOnce(&mut Self) -> Result<T, DeviceError>,
     ) -> Result<T, Stop> {
         let error = match call(self) {
@@ -149,7 +171,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
         let until = self.epoch.elapsed() + GRACE;
         meeting.beat().wait(self.epoch.elapsed());
         while self.lines.links().next().is_some() && self.epoch.elapsed() < until {
-            meeting.wait(false, Some(until))?;
+            meeting.wait(until)?;
         }
         std::panic::resume_unwind(Box::new(error))
     }
@@ -159,7 +181,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
     }
 
     /// Sees what has ended on the device.
-    fn poll(&mut self, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn poll(&mut self, meeting: &mut impl Control) -> Result<bool, Stop> {
         let mut moved = false;
         while let Some((_, event, _)) = self.running.front().copied() {
             if !self.carry(meeting, |run| run.lines.device().passed(event))? {
@@ -188,7 +210,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
 
     /// Forgets exchanges that have ended and whose data were taken, in the order of their stream; takes those that nobody is
     /// left to wait for, and those that would keep others off the stream.
-    fn retire(&mut self, stream: usize, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn retire(&mut self, stream: usize, meeting: &mut impl Control) -> Result<bool, Stop> {
         let mut moved = false;
         let last = self.next.iter().zip(&self.context.own().streams).all(|(next, stream)| *next == stream.len());
         while let Some(open) = self.open[stream].front() {
@@ -213,7 +235,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
     }
 
     /// Takes what an exchange brings, and before it what those before it on its stream bring.
-    fn take(&mut self, stream: usize, up_to: usize, meeting: &mut Threads<'_>) -> Result<(), Stop> {
+    fn take(&mut self, stream: usize, up_to: usize, meeting: &mut impl Control) -> Result<(), Stop> {
         for at in 0..=up_to {
             let id = self.open[stream][at].id;
             let instruction = self.instruction(id);
@@ -236,7 +258,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
     /// Sees to it that what an instruction waits for is there when a stream comes to it: what exchanges bring is taken. With
     /// `ended`, they must have ended before, as far as is known. `false` if something is not on the device yet, or the host
     /// must see it first.
-    fn ready(&mut self, id: InstructionId, ended: bool, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn ready(&mut self, id: InstructionId, ended: bool, meeting: &mut impl Control) -> Result<bool, Stop> {
         let role = self.context.role();
         let mut wanted = Vec::new();
         for wait in role.waits(role.instruction(id)) {
@@ -265,12 +287,12 @@ impl<'a, W: Worker> Ahead<'a, W> {
     }
 
     /// Puts every exchange on its stream whose turn has come.
-    fn put_exchanges(&mut self, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn put_exchanges(&mut self, meeting: &mut impl Control) -> Result<bool, Stop> {
         let mut moved = false;
         for stream in 0..STREAMS {
             while let Some(id) = self.next_exchange(stream, meeting)? {
                 self.next[stream] += 1;
-                meeting.arrive(&[id])?;
+                meeting.arrive(id)?;
                 self.put(stream, id, meeting)?;
                 moved = true;
             }
@@ -278,7 +300,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
         Ok(moved)
     }
 
-    fn next_exchange(&mut self, stream: usize, meeting: &mut Threads<'_>) -> Result<Option<EndId>, Stop> {
+    fn next_exchange(&mut self, stream: usize, meeting: &mut impl Control) -> Result<Option<EndId>, Stop> {
         let own = self.context.own();
         let position = self.next[stream];
         let Some(&instruction) = own.streams[stream].get(position) else { return Ok(None) };
@@ -290,7 +312,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
             return Ok(None);
         }
         let under_way = self.open[stream].iter().filter(|open| !open.passed).count();
-        if under_way >= OPEN || !transaction.gives(id.end) && !self.lines.can_receive(id) {
+        if !transaction.gives(id.end) && (under_way >= OPEN || !self.lines.can_receive(id)) {
             return Ok(None);
         }
         if let Exchange::Collective(kind, payload) = transaction.exchange
@@ -309,7 +331,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
         Ok(self.ready(instruction, true, meeting)?.then_some(id))
     }
 
-    fn put(&mut self, stream: usize, id: EndId, meeting: &mut Threads<'_>) -> Result<(), Stop> {
+    fn put(&mut self, stream: usize, id: EndId, meeting: &mut impl Control) -> Result<(), Stop> {
         let transaction = self.context.transaction(id);
         let instruction = self.instruction(id);
         meeting.beat().work(instruction, self.epoch.elapsed());
@@ -340,7 +362,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
 
     /// Puts a compute instruction, or what follows its pause, on the device, if there is one and the device is not too far
     /// behind.
-    fn put_compute(&mut self, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn put_compute(&mut self, meeting: &mut impl Control) -> Result<bool, Stop> {
         if self.running.len() >= AHEAD {
             return Ok(false);
         }
@@ -355,14 +377,15 @@ impl<'a, W: Worker> Ahead<'a, W> {
         for stream in 0..STREAMS {
             let own = self.context.own();
             let Some(&instruction) = own.streams[stream].get(self.next[stream]) else { continue };
-            if own.end_of[instruction.index()].is_some() || !self.ready(instruction, false, meeting)? {
+            let ended = self.holds_back();
+            if own.end_of[instruction.index()].is_some() || !self.ready(instruction, ended, meeting)? {
                 continue;
             }
             self.next[stream] += 1;
             let start = self.epoch.elapsed();
             meeting.beat().work(instruction, start);
             let first = std::mem::replace(&mut self.first_compute, false);
-            inject(self.context, self.iteration, (first, instruction), self.worker, meeting)?;
+            inject(self.context, self.iteration, (first, instruction), self.worker, || meeting.wait(u64::MAX))?;
             let began = self.carry(meeting, |run| run.lines.device().record(device::Stream::COMPUTE))?;
             self.compute(instruction, began, meeting)?;
             return Ok(true);
@@ -370,8 +393,23 @@ impl<'a, W: Worker> Ahead<'a, W> {
         Ok(false)
     }
 
+    /// Whether an exchange that gives is kept off its stream only by another that has not ended. What it gives is copied on the
+    /// compute stream, so nothing may be put there before that waits for another rank: that rank may wait for this exchange.
+    fn holds_back(&self) -> bool {
+        let (own, role) = (self.context.own(), self.context.role());
+        own.streams.iter().zip(self.next).any(|(stream, next)| {
+            let Some(&instruction) = stream.get(next) else { return false };
+            let Some(id) = own.end_of[instruction.index()] else { return false };
+            let put = |wait: &InstructionId| {
+                let counts = |open: &Open| self.instruction(open.id) == *wait;
+                self.marks[wait.index()].is_some() || self.open.iter().flatten().any(counts)
+            };
+            self.context.transaction(id).gives(id.end) && role.waits(role.instruction(instruction)).iter().all(put)
+        })
+    }
+
     /// Whether the instruction that paused has what it waits for; takes it.
-    fn may_continue(&mut self, instruction: InstructionId, meeting: &mut Threads<'_>) -> Result<bool, Stop> {
+    fn may_continue(&mut self, instruction: InstructionId, meeting: &mut impl Control) -> Result<bool, Stop> {
         let Op::Compute { chunk, units, microbatch, pass: _ } = self.context.role().instruction(instruction).op else {
             unreachable!("{instruction} never pauses")
         };
@@ -384,9 +422,11 @@ impl<'a, W: Worker> Ahead<'a, W> {
             }
             Exchange::Collective(..) | Exchange::Message(_) => false,
         };
+        let holds = self.holds_back();
         let found = self.open.iter().enumerate().find_map(|(stream, open)| {
             let at = open.iter().position(|open| beside(open) && !self.done[self.instruction(open.id).index()])?;
-            let there = open.range(..=at).all(|open| open.passed || !open.in_host_memory && open.ended.is_some());
+            let free = |open: &Open| !holds && !open.in_host_memory && open.ended.is_some();
+            let there = open.range(..=at).all(|open| open.passed || free(open));
             there.then_some((stream, at))
         });
         let Some((stream, at)) = found else { return Ok(false) };
@@ -394,7 +434,7 @@ impl<'a, W: Worker> Ahead<'a, W> {
         Ok(self.worker.continues(chunk, units, microbatch, false))
     }
 
-    fn compute(&mut self, id: InstructionId, began: Event, meeting: &mut Threads<'_>) -> Result<(), Stop> {
+    fn compute(&mut self, id: InstructionId, began: Event, meeting: &mut impl Control) -> Result<(), Stop> {
         let since = self.epoch.elapsed();
         let progress = match self.context.role().instruction(id).op {
             Op::Compute { pass, chunk, units, microbatch } => self.worker.compute(pass, chunk, units, microbatch),
@@ -429,14 +469,14 @@ impl<'a, W: Worker> Ahead<'a, W> {
     }
 
     /// Sleeps a little: the device, or another rank, has to do something first.
-    fn rest(&self, meeting: &mut Threads<'_>) -> Result<(), Stop> {
+    fn rest(&self, meeting: &mut impl Control) -> Result<(), Stop> {
         let exchanges = self.open.iter().flatten().any(|open| !open.passed);
         match self.running.front() {
             // A pass may itself wait for an exchange on the device.
             Some((instruction, _, since)) if !exchanges => meeting.beat().work(*instruction, *since),
             _ => meeting.beat().wait(self.moved),
         }
-        meeting.wait(false, Some(self.epoch.elapsed() + NAP))
+        meeting.wait(self.epoch.elapsed() + NAP)
     }
 
     /// A moment on both clocks. The device is idle.

@@ -165,7 +165,6 @@ impl CpuBackend {
         if let Some(devices) = &self.options.devices {
             problems.extend(refusals::on_devices(program, &**devices));
             problems.extend(devices.problems(self.processes.as_ref().map_or(program.world(), Processes::on_a_host)));
-            problems.extend(packed_on_devices(&self.text));
         }
         match &self.processes {
             Some(processes) => {
@@ -211,7 +210,15 @@ impl CpuBackend {
         flat: &Arc<Program>,
         origin: &Origin,
     ) -> Result<(), BackendError> {
-        let job = job(program, &self.options, origin);
+        let ticket = match &self.options.devices {
+            Some(devices) => devices.links(program.world()).map_err(|error| BackendError::RankFailed {
+                rank: Rank::new(0),
+                iteration: 0,
+                cause: error.to_string(),
+            })?,
+            None => None,
+        };
+        let job = job(program, &self.options, origin, ticket.map(|links| links.ticket()));
         let slowdowns = slowdowns(program, &self.cluster);
         let script = Arc::new(Script::new(program));
         let processes = self.processes.as_mut().expect("ranks that are processes");
@@ -439,7 +446,12 @@ impl Backend for CpuBackend {
 }
 
 /// What a rank's process is told to work on, by its slowdown.
-fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl Fn(f64) -> Job + use<> {
+fn job(
+    program: &VerifiedProgram,
+    options: &CpuOptions,
+    origin: &Origin,
+    ticket: Option<Vec<u8>>,
+) -> impl Fn(f64) -> Job + use<> {
     let text = ir::program::text::print(program);
     let (faults, devices) = (options.faults.clone(), options.devices.as_ref().map(|devices| devices.elsewhere()));
     let (mut weights, mut moments, mut checkpoint) = (options.initial.clone(), None, None);
@@ -459,6 +471,7 @@ fn job(program: &VerifiedProgram, options: &CpuOptions, origin: &Origin) -> impl
         slowdown,
         faults: faults.clone(),
         devices: devices.clone(),
+        ticket: ticket.clone(),
         weights: weights.as_deref().map(Tensors::from),
         moments: moments.as_ref().map(|moments| [&moments[0], &moments[1]].map(Tensors::from)),
         checkpoint: checkpoint.clone(),
@@ -531,13 +544,6 @@ fn packing_problem(text: &Text, program: &Program) -> Option<Problem> {
     let message = "the loss that balances experts would count the padding of packed documents";
     let hint = "set packing = \"concatenate\", or leave balance_loss out";
     (packed && balances).then(|| Problem::new("training.balance_loss", message).hint(hint))
-}
-
-/// Kernels of devices take each sequence as one document.
-fn packed_on_devices(text: &Text) -> Option<Problem> {
-    let message = "devices have no attention that stays within packed documents";
-    let hint = "set packing = \"concatenate\", or let the CPU compute";
-    (text.packing() == Packing::Documents).then(|| Problem::new("data.packing", message).hint(hint))
 }
 
 /// The sum of the shares of all ranks that look at other tokens, in order.

@@ -322,7 +322,11 @@ impl Home {
                 Some(Request::Iterate(number)) => {
                     *iteration = number;
                     let run = (&mut worker, lines.as_mut(), &mut scratch);
-                    let Some(report) = self.iterate(rank, run, feed, number, count) else { return };
+                    let Some(report) = self.iterate(rank, run, feed, number, count) else {
+                        // Work on the device that waits for others would keep it from going.
+                        lines.iter().for_each(Lines::abort);
+                        return;
+                    };
                     let mut state = self.shared.lock();
                     state.reports[rank.index()] = Some(report);
                     self.shared.tell_coordinator(state);

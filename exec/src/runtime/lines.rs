@@ -104,7 +104,7 @@ impl Drop for Lines {
     /// Where a rank's thread unwinds, work that waits for other ranks is ended: the device is waited for when it goes.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.links.iter().flatten().for_each(|link| link.abort("the rank has ended"));
+            self.abort();
         }
     }
 }
@@ -124,6 +124,11 @@ impl Lines {
             None => Vec::new(),
         };
         Ok(Self { device, groups: Arc::clone(groups), links: joined, to_itself: BTreeMap::new() })
+    }
+
+    /// Ends what is under way, for a rank that stops before its end.
+    pub(super) fn abort(&self) {
+        self.links().for_each(|link| link.abort("the rank has stopped"));
     }
 
     pub(super) fn device(&self) -> &dyn Device {
@@ -205,9 +210,10 @@ impl Lines {
         let own = self.to_itself.remove(&id.transaction);
         let buffer = match own {
             Some(buffer) => buffer,
-            None => self.device.allocate(Stream::COMPUTE, element, length)?,
+            // Memory in the order of the exchange's own stream, which has nothing to wait for.
+            None => self.device.allocate(stream, element, length)?,
         };
-        self.put(id, stream, in_host_memory, |_, link| {
+        self.put_next(id, stream, in_host_memory, |_, link| {
             if let Some(link) = link {
                 link.receive(stream, 0, buffer)?;
             }
@@ -275,8 +281,19 @@ impl Lines {
         in_host_memory: bool,
         exchange: impl FnOnce(&mut Self, Option<&dyn Link>) -> Outcome<Option<Slice>>,
     ) -> Outcome<Open> {
-        let link = self.link(id.transaction);
         self.follow(Stream::COMPUTE, stream)?;
+        self.put_next(id, stream, in_host_memory, exchange)
+    }
+
+    /// Puts an exchange on a stream.
+    fn put_next(
+        &mut self,
+        id: EndId,
+        stream: Stream,
+        in_host_memory: bool,
+        exchange: impl FnOnce(&mut Self, Option<&dyn Link>) -> Outcome<Option<Slice>>,
+    ) -> Outcome<Open> {
+        let link = self.link(id.transaction);
         let began = self.device.record(stream)?;
         let result = exchange(self, link.as_deref())?;
         let ended = Some(self.device.record(stream)?);

@@ -46,8 +46,12 @@
 //!
 //! # Ranks on devices
 //!
-//! A rank's thread puts the work of an instruction on its device and waits for it, so that a span is what the device took, and
-//! what the thread took to say what is to be done. What a rank gives to others is copied from the device when its exchange
+//! Where devices are joined ([`Links`](crate::device::Links)), or a rank is alone on one, its thread runs ahead of the device
+//! (module `ahead`): exchanges are work of streams (module `lines`), spans are times of the device (module `settled`), and sums have the
+//! order of what joins the devices.
+//!
+//! Else a rank's thread puts the work of an instruction on its device and waits for it, so that a span is what the device took,
+//! and what the thread took to say what is to be done. What a rank gives to others is copied from the device when its exchange
 //! begins, and what it gets is copied there when its data are taken; messages and sums are the same as those of ranks on the
 //! CPU. Ranks that share a device take turns, and their spans count the others' turns.
 //!

@@ -126,7 +126,7 @@ impl<'a, W: Worker> Run<'a, W> {
                     let start = self.epoch.elapsed();
                     meeting.beat().work(id, start);
                     let first = std::mem::replace(&mut self.first_compute, false);
-                    inject(self.context, self.iteration, (first, id), self.worker, &mut meeting)?;
+                    inject(self.context, self.iteration, (first, id), self.worker, || meeting.wait(false, None))?;
                     self.compute(Pause { instruction: id, issued, start })?;
                 }
                 None if self.may_continue() => {
@@ -406,7 +406,7 @@ pub(super) fn inject(
     iteration: u64,
     (first, id): (bool, InstructionId),
     worker: &mut impl Worker,
-    meeting: &mut impl Meeting,
+    mut wait: impl FnMut() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let due = |fault: &&Fault| {
         (fault.rank, fault.iteration) == (context.rank, iteration)
@@ -417,7 +417,7 @@ pub(super) fn inject(
         FaultKind::Poison => worker.poison(),
         FaultKind::Panic => std::panic::resume_unwind(Box::new(format!("injected at {id}"))),
         FaultKind::Stall => loop {
-            meeting.wait(false, None)?;
+            wait()?;
         },
     }
     Ok(())

@@ -55,7 +55,7 @@ fn attention(program: &Program) -> Operation {
     let (model, workload) = (&program.model, &program.workload);
     let element = if workload.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
     let nothing = Slice { buffer: BufferId(0), element, start: 0, length: 0 };
-    let tensors = AttentionTensors { q: nothing, k: nothing, v: nothing, out: nothing, lse: nothing };
+    let tensors = AttentionTensors { q: nothing, k: nothing, v: nothing, out: nothing, lse: nothing, starts: None };
     let [length, heads, key_heads, head_dim] =
         [workload.sequence_length, model.heads, model.kv_heads, model.head_dim].map(|n| n as usize);
     Operation::AttentionForward { shape: Attention::new(1, length, heads, key_heads, head_dim), tensors }

@@ -24,7 +24,7 @@ pub(super) struct Report {
 }
 
 /// What a rank's device measured of itself, in nanoseconds of the iteration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Measured {
     /// Begin and end of each instruction.
     pub(super) spans: Vec<[u64; 2]>,

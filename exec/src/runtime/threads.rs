@@ -3,6 +3,7 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use super::ahead::Control;
 use super::clock::Epoch;
 use super::exchange::{Data, makes_whole};
 use super::meeting::{Meeting, Moments, Stop};
@@ -57,9 +58,25 @@ impl<'a> Threads<'a> {
     }
 }
 
-impl Threads<'_> {
-    /// An exchange whose data another carrier has moved has ended for this rank.
-    pub(super) fn passed(&mut self, id: EndId) -> Result<(), Stop> {
+/// Of exchanges whose data another carrier moves, the same state says who has come.
+impl Control for Threads<'_> {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn beat(&self) -> &Beat {
+        &self.shared.beats[self.rank]
+    }
+
+    fn arrive(&mut self, id: EndId) -> Result<(), Stop> {
+        Meeting::arrive(self, &[id])
+    }
+
+    fn wait(&mut self, until: u64) -> Result<(), Stop> {
+        Meeting::wait(self, false, Some(until))
+    }
+
+    fn passed(&mut self, id: EndId) -> Result<(), Stop> {
         let (mut state, now) = self.lock()?;
         if self.script.transactions[id.transaction].takes(id.end) {
             state.exchanges.take(id, now);

@@ -1,9 +1,10 @@
 //! The arithmetic of passes, wherever numbers lie: [`kernels`](crate::kernels) on host memory, or the operation of the same
 //! meaning on a device. Functions are named and take their operands as those of the kernels do.
 //!
-//! What devices do not carry out (experts, packed sequences) takes host memory and is refused before a program is
+//! What devices do not carry out (experts) takes host memory and is refused before a program is
 //! loaded for a device.
 
+use super::accelerator::Accelerator;
 use super::values::{View, ViewMut};
 use crate::device::{ActivationKind, AttentionTensors, Norm, NormSaved, Operation, Product, Rotation, Sizes, Slice};
 use crate::kernels::activation::Gelu;
@@ -194,13 +195,14 @@ pub(super) struct Core<'a> {
 
 impl Core<'_> {
     fn tensors(self, out: Slice, lse: Slice) -> AttentionTensors {
-        AttentionTensors { q: self.q.slice(), k: self.k.slice(), v: self.v.slice(), out, lse }
+        let [q, k, v] = [self.q, self.k, self.v].map(View::slice);
+        AttentionTensors { q, k, v, out, lse, starts: None }
     }
 }
 
-fn whole_sequences(over: Packed<'_>) -> crate::kernels::attention::Attention {
-    assert!(over.starts.is_empty(), "packed documents are refused on a device");
-    over.shape
+/// Lets `run` work with where documents begin, if sequences hold several.
+fn with_starts(on: &Accelerator, over: Packed<'_>, run: impl FnOnce(Option<Slice>)) {
+    if over.starts.is_empty() { run(None) } else { on.with_tokens(over.starts, |starts| run(Some(starts))) }
 }
 
 pub(super) fn attention_forward<'a, 'b>(
@@ -217,8 +219,11 @@ pub(super) fn attention_forward<'a, 'b>(
             kernels::attention::attention_forward(over, q, k, v, out, lse, workspace);
         }
         ViewMut::Device(on, out) => {
-            let (shape, tensors) = (whole_sequences(over), core.tensors(out, lse.into().slice()));
-            on.run(&Operation::AttentionForward { shape, tensors });
+            let (shape, tensors) = (over.shape, core.tensors(out, lse.into().slice()));
+            with_starts(on, over, |starts| {
+                let tensors = AttentionTensors { starts, ..tensors };
+                on.run(&Operation::AttentionForward { shape, tensors });
+            });
         }
     }
 }
@@ -254,11 +259,14 @@ pub(super) fn attention_backward<'a>(
             kernels::attention::attention_backward(over, saved, d_out, store, &mut gradients, workspace);
         }
         ViewMut::Device(on, dq) => {
-            let (shape, tensors) = (whole_sequences(over), core.tensors(out.slice(), lse.slice()));
+            let (shape, tensors) = (over.shape, core.tensors(out.slice(), lse.slice()));
             let (d_out, dk, dv) = (d_out.into().slice(), dk.slice(), dv.slice());
             let add = adds(store);
             on.with_scratch(tensors.lse.element, tensors.lse.length, |delta| {
-                on.run(&Operation::AttentionBackward { shape, tensors, d_out, delta, add, dq, dk, dv });
+                with_starts(on, over, |starts| {
+                    let tensors = AttentionTensors { starts, ..tensors };
+                    on.run(&Operation::AttentionBackward { shape, tensors, d_out, delta, add, dq, dk, dv });
+                });
             });
         }
     }
@@ -390,6 +398,45 @@ pub(super) fn positions_backward(dx: View<'_>, sizes: Sizes, d_table: ViewMut<'_
             on.run(&Operation::PositionsBackward { sizes, dx: dx.slice(), table_gradient });
         }
     }
+}
+
+/// The same of tokens each of which has a position of its own.
+pub(super) fn positions_forward_at(
+    x: ViewMut<'_>,
+    table: View<'_>,
+    features: usize,
+    positions: impl Iterator<Item = usize>,
+) {
+    match x {
+        ViewMut::Host(x) => kernels::embedding::positions_forward_at(x, table.host(), features, positions),
+        // A row of the table for each token, as of a vocabulary.
+        ViewMut::Device(on, x) => on.with_tokens(&numbers(positions), |tokens| {
+            on.with_scratch(x.element, x.length, |rows| {
+                let sizes = Sizes { features, first: 0, sequence_length: 0 };
+                on.run(&Operation::EmbeddingForward { sizes, tokens, table: table.slice(), out: rows });
+                on.run(&Operation::Accumulate { total: x, factor: 1.0, part: rows });
+            });
+        }),
+    }
+}
+
+pub(super) fn positions_backward_at(
+    dx: View<'_>,
+    features: usize,
+    positions: impl Iterator<Item = usize>,
+    d_table: ViewMut<'_>,
+) {
+    match d_table {
+        ViewMut::Host(d_table) => kernels::embedding::positions_backward_at(dx.host(), features, positions, d_table),
+        ViewMut::Device(on, table_gradient) => on.with_tokens(&numbers(positions), |tokens| {
+            let (sizes, d_out) = (Sizes { features, first: 0, sequence_length: 0 }, dx.slice());
+            on.run(&Operation::EmbeddingBackward { sizes, tokens, d_out, table_gradient });
+        }),
+    }
+}
+
+fn numbers(positions: impl Iterator<Item = usize>) -> Vec<u32> {
+    positions.map(|position| u32::try_from(position).expect("a position of fewer than 2^32")).collect()
 }
 
 pub(super) fn loss_statistics<'a, 'b>(

@@ -1,9 +1,13 @@
 //! Both ends of messages between pipeline positions.
 //!
-//! A message carries what a rank has of the residual stream, or of its gradient, `[rows, hidden]`. Where the positions beside
-//! a boundary differ in their tensor degree and the sequence is divided, the side with fewer ranks has several shards of the
-//! other's: it hands its rows out, or gets them, in as many parts, first rows first. Where the sequence is not divided, every
-//! rank has all rows: from fewer ranks to more, one hands the same out several times; from more to fewer, ranks that nobody
+//! A message carries what a rank has of the residual stream, or of its gradient, `[rows, hidden]`. Where the positions
+//! beside
+//! a boundary differ in their tensor degree and the sequence is divided, the side with fewer ranks has several shards
+//! of the
+//! other's: it hands its rows out, or gets them, in as many parts, first rows first. Where the sequence is not divided,
+//! every
+//! rank has all rows: from fewer ranks to more, one hands the same out several times; from more to fewer, ranks that
+//! nobody
 //! asks give up what they have.
 
 use ir::program::{BufferKind, CollectiveKind, Direction, Message, Payload, RankPlace, UnitTensor, ranks_across};
@@ -80,7 +84,8 @@ impl RankState {
         }
     }
 
-    /// The gradient of a chunk's input goes to the chunk before, or waits to leave; where nobody asks for it, it is given up.
+    /// The gradient of a chunk's input goes to the chunk before, or waits to leave; where nobody asks for it, it is
+    /// given up.
     pub(super) fn hand_back(&mut self, before: ChunkId, microbatch: MicrobatchId, mut gradient: Held) {
         if self.holds(before) {
             self.slot(before, microbatch).residual_gradient = Some(gradient);
@@ -107,7 +112,8 @@ impl RankState {
         }
     }
 
-    /// The boundary tensor of a message from this rank to another, or the part of it that the other needs: once, since the rank
+    /// The boundary tensor of a message from this rank to another, or the part of it that the other needs: once, since
+    /// the rank
     /// then forgets it, as soon as all who need it have been given theirs. Its buffer is used again by the next call.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use ir::program::BufferKind;
 use super::arithmetic::{
     all_finite, embedding_backward, embedding_forward, linear_backward_bias, linear_backward_input,
     linear_backward_weight, linear_forward, loss_backward, loss_combine, loss_statistics, positions_backward,
-    positions_forward,
+    positions_backward_at, positions_forward, positions_forward_at,
 };
 use super::dimensions::{Dimensions, size};
 use super::places::Place;
@@ -13,7 +13,6 @@ use super::slot::Sum;
 use super::work::{Starts, Suspect, Work};
 use crate::device::Sizes;
 use crate::kernels::Store;
-use crate::kernels::embedding::{positions_backward_at, positions_forward_at};
 use crate::kernels::linear::Linear;
 use crate::kernels::loss::STATS;
 
@@ -28,7 +27,7 @@ impl Work<'_> {
         if let Some(positions) = places.positions.filter(|_| dims.tensor_index == 0) {
             let table = positions.of(&self.parameters.weights);
             if let Some(positions) = within_documents(dims, self.starts) {
-                positions_forward_at(&mut x, table.host(), dims.hidden, positions);
+                positions_forward_at(x.view_mut(), table, dims.hidden, positions);
                 return self.leave_branch(x, "output of the embedding");
             }
             for (first, x) in dims.context.views_mut(x.view_mut()) {
@@ -62,7 +61,7 @@ impl Work<'_> {
         if let Some(positions) = positions {
             let mut d_positions = positions.of_mut(gradients);
             if let Some(positions) = within_documents(dims, self.starts) {
-                positions_backward_at(&d_out, dims.hidden, positions, d_positions.host());
+                positions_backward_at(d_out.view(), dims.hidden, positions, d_positions);
                 self.pool.give(d_out);
                 return;
             }

@@ -39,7 +39,7 @@ fn a_profile_is_read_with_its_gaps() {
     assert_eq!(read.layers(), 3);
     let keys: Vec<_> = read.points.iter().map(|point| (point.tensor, point.microbatch)).collect();
     assert_eq!(keys, [(1, 1), (1, 4), (2, 4)]);
-    assert_eq!(read.points[1].layers[1].backward, 0.05);
+    assert_eq!(read.points[1].layers[1].backward.to_bits(), 0.05_f64.to_bits());
     assert_eq!(read.gaps, ["at tensor degree 2 nothing was measured of microbatch 1"]);
 }
 
@@ -91,7 +91,7 @@ fn layers_and_bandwidths_are_read() {
     let fit = read[0].1;
     // log2(4 MB / 1 MB) = 2: -0.4 + 1 + 3 GB/s.
     assert!((fit.at(4e6) - 3.6e9).abs() < 1.0);
-    assert_eq!((fit.at(1.0), fit.at(1e30)), (4e7, 4e7));
+    assert!([1.0, 1e30].iter().all(|bytes| (fit.at(*bytes) - 4e7).abs() < 1.0));
     assert_eq!(bandwidths(r#"{"A": {"2": [[0, 0, 1.0], 1e9]}}"#, "b").expect("sound")[0].0.from.1, "A");
     assert_eq!(bandwidths(r#"{"intra": {}, "inter": {"A": {"2": [[0, 0, 1.0], 1e9]}}}"#, "b").expect("sound").len(), 1);
     for wrong in [
@@ -111,7 +111,10 @@ fn layers_and_bandwidths_are_read() {
 fn all_faults_of_a_plan_are_named() {
     let read = plan(PLAN, "plan.json").expect("a sound file");
     let measured = read.measured.expect("measured");
-    assert_eq!((measured.iteration, measured.memory, measured.nodes), (0.5, Some(1000), Some(2)));
+    assert_eq!(
+        (measured.iteration.to_bits(), measured.memory, measured.nodes),
+        (0.5_f64.to_bits(), Some(1000), Some(2))
+    );
     let check = |change: (&str, &str), part: &str| {
         let text = PLAN.replacen(change.0, change.1, 1);
         assert_ne!(text, PLAN, "{change:?} changes nothing");

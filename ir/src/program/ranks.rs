@@ -2,11 +2,15 @@
 //!
 //! Where all positions have one tensor degree, ranks are numbered as in Megatron-LM ([`Plan`]): position by position.
 //!
-//! Where they differ, every replica of the pipeline still has every position, so positions hold unlike numbers of ranks (as
+//! Where they differ, every replica of the pipeline still has every position, so positions hold unlike numbers of ranks
+//! (as
 //! in Metis, Um et al. 2024, and FlashFlex, Yan et al. 2024). Ranks are then numbered replica by replica:
-//! `rank = replica * R + F(position) + tensor_index`, with `F(position)` the sum of the degrees of the positions before it
-//! and `R` that of all. From any rank to its partners it is then equally far in every replica, so replicas fold as ever.
-//! Without a placement, devices are still taken position by position: those of the first for all replicas, then those of
+//! `rank = replica * R + F(position) + tensor_index`, with `F(position)` the sum of the degrees of the positions before
+//! it
+//! and `R` that of all. From any rank to its partners it is then equally far in every replica, so replicas fold as
+//! ever.
+//! Without a placement, devices are still taken position by position: those of the first for all replicas, then those
+//! of
 //! the second.
 use std::borrow::Cow;
 
@@ -45,7 +49,8 @@ fn place_of(degrees: impl Iterator<Item = u32> + Clone, rank: Rank) -> RankPlace
     RankPlace { position, replica, tensor_index }
 }
 
-/// How many ranks of the positions beside a boundary talk to one of the other side: `(senders of a receiver, receivers of a
+/// How many ranks of the positions beside a boundary talk to one of the other side: `(senders of a receiver, receivers
+/// of a
 /// sender)`, one of them 1, or `None` where neither degree divides the other.
 #[must_use]
 pub const fn ranks_across(from: u32, to: u32) -> Option<(u32, u32)> {
@@ -71,7 +76,8 @@ impl Layout {
     pub fn tensor_at(&self, position: u32) -> u32 {
         self.tensors.get(position as usize).copied().unwrap_or(self.tensor)
     }
-    /// The layout as one position has it: with its tensor degree for all, so that what is counted by it is the position's.
+    /// The layout as one position has it: with its tensor degree for all, so that what is counted by it is the
+    /// position's.
     /// Ranks of other positions cannot be numbered by it.
     #[must_use]
     pub fn at(&self, position: u32) -> Cow<'_, Self> {
@@ -132,7 +138,8 @@ impl Plan {
         let mut tensors = self.tensors();
         tensors.next().is_some_and(|first| tensors.any(|other| other != first))
     }
-    /// The same plan with these tensor degrees, one for each position: [`Plan::tensor`] is then the most, and a stage says
+    /// The same plan with these tensor degrees, one for each position: [`Plan::tensor`] is then the most, and a stage
+    /// says
     /// its own where that is less.
     ///
     /// # Panics

@@ -51,7 +51,8 @@ pub(super) fn check(faults: &mut Faults<'_>) -> Option<Vec<u32>> {
     faults.is_empty().then_some(owners)
 }
 
-/// Tensor degrees of positions, where they are not one: as many as positions, the greatest the layout's, and not all alike.
+/// Tensor degrees of positions, where they are not one: as many as positions, the greatest the layout's, and not all
+/// alike.
 fn tensors(faults: &mut Faults<'_>) {
     let layout = &faults.program.layout;
     let tensors = &layout.tensors;

@@ -12,7 +12,8 @@ const WANTED: usize = 3;
 /// The nearest legal plans, nearest first, at most three; empty if no small change helps.
 ///
 /// Changed are the degrees (each by a factor of at most 8), chunks per stage, microbatch size and count, the split of
-/// layers and sequence parallelism; stages of unlike tensor degrees get one. Near means: few doublings of degrees and of the number of devices, few layers moved.
+/// layers and sequence parallelism; stages of unlike tensor degrees get one. Near means: few doublings of degrees and
+/// of the number of devices, few layers moved.
 #[must_use]
 pub fn nearest(plan: &Plan, model: &Model, workload: &Workload, cluster: &Cluster) -> Vec<Plan> {
     let devices = cluster.devices();

@@ -24,7 +24,8 @@ use crate::axes::{AxisGroups, Family};
 
 /// The class of each rank, numbered in order of first appearance by rank.
 ///
-/// `edges` are the pairs of positions between which activations go; of each position it is said whether the ranks of its
+/// `edges` are the pairs of positions between which activations go; of each position it is said whether the ranks of
+/// its
 /// tensor groups have unlike partners on others.
 pub(super) fn classes(
     plan: &Plan,
@@ -191,7 +192,8 @@ impl Graph {
         }
     }
 
-    /// What is known of each rank alone: position, device kind, microbatches, and where each of its groups lies; where its
+    /// What is known of each rank alone: position, device kind, microbatches, and where each of its groups lies; where
+    /// its
     /// position's ranks have unlike partners, its index in its tensor group too.
     fn first_colours(&self, layout: &Layout, unlike: &[bool], cluster: &Cluster) -> Vec<u64> {
         let mut colours = (0u32..)

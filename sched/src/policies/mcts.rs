@@ -130,15 +130,19 @@ impl Mcts {
         if let Some(begun) = begun {
             search.begin(begun);
         }
-        while search.used < budget && search.round() {}
+        while search.goes_on() && search.round() {}
         search.finish()
     }
 }
 
 /// Rounds that look for a uniform plan that fits: they are cheap to look at, and what is to be beaten spares cuts work.
 const FIRST: u64 = 256;
+/// Ways that are looked at for each evaluation of a budget, at most.
+const LOOKS: u64 = 32;
 /// Ways that are varied.
 const ELITE: usize = 8;
+/// Of them with the same keys.
+const ALIKE: usize = 2;
 
 struct Search<'a, 'b> {
     planner: &'a Mcts,
@@ -218,6 +222,12 @@ impl<'a, 'b> Search<'a, 'b> {
         search
     }
 
+    /// Whether the budget leaves something: evaluations, and ways to look at, for where hardly anything fits most ways end
+    /// before a plan.
+    fn goes_on(&self) -> bool {
+        self.used < self.budget && self.rounds < self.budget.saturating_mul(LOOKS).saturating_add(FIRST)
+    }
+
     /// What is to be beaten, in units of the aim.
     fn limit(&self) -> u64 {
         self.best.first().map_or(u64::MAX, |(_, prediction)| self.decisions.ask.aim.units_of(prediction))
@@ -272,7 +282,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut choices = Vec::new();
         loop {
             let limits = (self.limit(), self.measure());
-            let Some(child) = self.tree.next(node, (walk, choices.len()), limits, &mut self.rng) else {
+            let Some(child) = self.tree.next(node, (walk, &choices), limits, &mut self.rng) else {
                 self.tree.close(&way);
                 return;
             };
@@ -368,9 +378,19 @@ impl<'a, 'b> Search<'a, 'b> {
         self.best.truncate(self.planner.shown.max(1));
     }
 
+    /// Keeps a way that is to be varied, few of the same keys: those that differ in cuts alone lead to the same places.
     fn rank(&mut self, taken: u64, way: Vec<Choice>) {
+        let keys = |way: &[Choice]| {
+            let key = |choice: &&Choice| !matches!(choice.step(), Step::Kind | Step::End);
+            way.iter().filter(key).copied().collect::<Vec<_>>()
+        };
+        let own = keys(&way);
         let at = self.elite.partition_point(|(kept, _)| *kept <= taken);
         self.elite.insert(at, (taken, way));
+        let alike = self.elite.iter().enumerate().filter(|(_, (_, way))| keys(way) == own).map(|(at, _)| at);
+        if let Some(last) = alike.skip(ALIKE).last() {
+            self.elite.remove(last);
+        }
         self.elite.truncate(ELITE);
     }
 

@@ -157,7 +157,6 @@ impl State<'_> {
         let me = u32::try_from(rank).unwrap();
         let device = self.program.device(Rank::new(me));
         let kind = self.cost.cluster().place(device).device_kind;
-        let kind_of = kind;
         let layout = self.program.layout.at(role.stage.raw());
         let shape = self.program.shape_in(&layout);
         let stepped = || {
@@ -188,18 +187,18 @@ impl State<'_> {
                 self.meet(Meeting::Message { from: other, to: me, message }, 2, (rank, at), price);
                 return true;
             }
-            Op::Collective { kind, group, bytes, .. } => {
+            Op::Collective { kind: collective, group, bytes, .. } => {
                 let members = self.program.groups[group.index()].instance_of(Rank::new(me)).unwrap();
                 let devices = members.iter().map(|rank| self.program.device(rank)).collect::<Vec<_>>();
                 let (axis, algorithm) = (self.program.groups[group.index()].axis, self.program.layout.collective);
                 let place = place(self.cost, axis, &devices);
                 let job = (&self.program.model, &self.program.workload);
-                let price = self.cost.collective_along(job, axis, kind, bytes, place, algorithm);
+                let price = self.cost.collective_along(job, axis, collective, bytes, place, algorithm);
                 let tensor = axis == ir::Axis::Tensor;
                 let price = match role.followed(&list[at]).filter(|_| tensor) {
                     Some((chunk, pass, units)) => {
                         let hidden =
-                            self.prices[role.stage.index()].hidden(self.program.chunk(chunk), pass, units, kind_of);
+                            self.prices[role.stage.index()].hidden(self.program.chunk(chunk), pass, units, kind);
                         cost::exposed(price, hidden)
                     }
                     None => price,

@@ -14,7 +14,8 @@ pub(crate) fn one_domain(devices: u32) -> Cluster {
     cluster
 }
 
-/// A random legal plan of unlike degrees with any sharding over replicas, its model, workload and cluster: of odd seeds one
+/// A random legal plan of unlike degrees with any sharding over replicas, its model, workload and cluster: of odd seeds
+/// one
 /// domain, of others whatever there is.
 pub(crate) fn random_unlike_case(seed: u64) -> (Plan, Model, Workload, Cluster) {
     for attempt in 0u64.. {

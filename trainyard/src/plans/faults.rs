@@ -75,7 +75,7 @@ fn doubt(row: &Named, place: usize, rows: &[Named]) -> (Doubt, Vec<String>) {
     for earlier in &rows[..place] {
         let same_plan = earlier.plan.pipelines == row.plan.pipelines
             && (earlier.plan.microbatch, earlier.plan.batch) == (row.plan.microbatch, row.plan.batch);
-        let same_figures = earlier.measured.iteration == row.measured.iteration
+        let same_figures = earlier.measured.iteration.to_bits() == row.measured.iteration.to_bits()
             && earlier.measured.memory == row.measured.memory
             && earlier.measured.memory.is_some();
         if same_plan {

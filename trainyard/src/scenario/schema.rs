@@ -33,7 +33,8 @@ const OTHER_WAYS: [&str; 7] = [
      [plan]\nschedule = { zero_bubble = \"1p\", forward = 1, backward_input = 1, backward_weight = 1, message = 0, kept = 1000 }\n",
     "cluster = \"1 x cpu-2\"\n[plan]\nschedule = { vee = \"half\", forward = 1, backward_input = 1, backward_weight = 1, message = 0 }\n",
     "[cluster]\nnodes = \"1 x cpu-2\"\nfabric = { topology = \"a.conf\" }\n[nodes.a]\ntopology = \"a.txt\"\nmeasured_bandwidth = \"a.txt\"\n\
-     [fabrics.a]\ntopology = \"a.conf\"\n[data]\nfolder = \"a\"\nextensions = [\"txt\"]\ntokenizer = \"a.json\"\ndocuments = \"files\"\nend = \"none\"\npacking = \"documents\"\n[cost]\ncollectives = [{ file = \"a.txt\" }, { kind = \"all-reduce\", ranks = 2, nodes = 1, link = \"shared-memory\", points = [[1.0, 2.0], [2.0, 3.0]] }]\n",
+     [fabrics.a]\ntopology = \"a.conf\"\n[data]\nfolder = \"a\"\nextensions = [\"txt\"]\ntokenizer = \"a.json\"\ndocuments = \"files\"\nend = \"none\"\npacking = \"documents\"\n[cost]\ncollectives = [{ file = \"a.txt\" }, { kind = \"all-reduce\", ranks = 2, nodes = 1, link = \"shared-memory\", points = [[1.0, 2.0], [2.0, 3.0]] }]\n\
+     profiles = [{ device = \"a\", file = \"a.json\", interpolate = true, source = \"b\" }, { profile = \"{}\" }]\n",
     "cluster = \"1 x cpu-2\"\n[checkpoint]\ninterval = \"best\"\nwrite_time = \"1s\"\nread_time = \"1s\"\n\
      [failures]\nlike = \"a\"\nper_node_day = 1.0\nnode_mtbf = \"1s\"\ndevice_mtbf = \"1s\"\nmtbf = \"1s\"\nrepair = \"1d\"\n[size]\ngoodput = 0.9\n",
 ];

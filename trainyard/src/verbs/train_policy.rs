@@ -41,8 +41,6 @@ const BUDGETS: [u64; 3] = [30, 100, 300];
 const SEEDS: u64 = 1;
 /// The learning curve: jobs, evaluations of each, and how often.
 const CURVE: (u64, u64, u64) = (16, 50, 4);
-/// Rounds between two checkpoints.
-const BETWEEN_CHECKPOINTS: u64 = 8;
 /// Seeds of the jobs of curve and score, of which no search of a training draws.
 const CURVE_SEED: u64 = 1001;
 const SCORE_SEED: u64 = 2002;
@@ -144,7 +142,6 @@ fn train(
     let (jobs, budget, points) = CURVE;
     let trial = Trial::new(learn::jobs(held_out, CURVE_SEED, jobs), budget, &stop).ok_or(Error::Interrupted)?;
     let between = total.div_ceil(points).max(1);
-    let mut since = 0;
     loop {
         let due = trainer.curve().last().is_none_or(|last| {
             trainer.searches() / between > last.searches / between
@@ -152,18 +149,15 @@ fn train(
         });
         let judged = !due || trainer.judge(&trial, &stop).is_some();
         let went_on = judged && (trainer.is_done() || trainer.round(taught, &stop).is_some());
-        since += 1;
         let note = trainer.rounds().last().map_or_else(String::new, |round| {
             format!("loss {:.3}, times {:.3} of rules'", round.policy_loss, last_ratio(&trainer))
         });
         let told = context.step("train-policy", trainer.searches(), total, note);
         let stopped = !went_on || told.is_err();
         let done = trainer.is_done() && trainer.curve().last().is_some_and(|last| last.searches == trainer.searches());
-        if stopped || done || since >= BETWEEN_CHECKPOINTS {
-            since = 0;
-            output::write(&checkpoint_of(request.weights), &trainer.checkpoint())?;
-            output::write(request.weights, trainer.weights().text().as_bytes())?;
-        }
+        // After each round: whatever ends the program, no more than one is lost.
+        output::write(&checkpoint_of(request.weights), &trainer.checkpoint())?;
+        output::write(request.weights, trainer.weights().text().as_bytes())?;
         if stopped {
             return Err(Error::Interrupted);
         }

@@ -2,7 +2,7 @@
 
 use super::{Argument, Launch, Launches, THREADS, grid};
 use crate::cuda::source::{HEADS, Module, Source};
-use crate::device::{AttentionTensors, Element, Operation};
+use crate::device::{AttentionTensors, Element, Operation, Slice};
 use crate::kernels::attention::Attention;
 
 /// `WARPS * 32` and `ROWS` of `attention.cu`.
@@ -36,7 +36,7 @@ impl Tiling {
     }
 }
 
-fn shape_arguments(shape: Attention) -> Vec<Argument> {
+fn shape_arguments(shape: Attention, starts: Option<Slice>) -> Vec<Argument> {
     vec![
         shape.queries.into(),
         shape.first_query.into(),
@@ -47,6 +47,7 @@ fn shape_arguments(shape: Attention) -> Vec<Argument> {
         shape.head_dim.into(),
         shape.window.min(NO_WINDOW).into(),
         shape.softmax_scale.into(),
+        starts.into(),
     ]
 }
 
@@ -57,10 +58,10 @@ fn module_for(shape: Attention, element: Element) -> Module {
 
 pub(super) fn launches(all: &mut Launches, element: Element, operation: &Operation) {
     match *operation {
-        Operation::AttentionForward { shape, tensors: AttentionTensors { q, k, v, out, lse } } => {
+        Operation::AttentionForward { shape, tensors: AttentionTensors { q, k, v, out, lse, starts } } => {
             let module = module_for(shape, element);
             let tiling = Tiling::new(element, module.head.expect("attention has a size of heads"));
-            let mut arguments = shape_arguments(shape);
+            let mut arguments = shape_arguments(shape, starts);
             arguments.extend([q, k, v, out, lse].map(Argument::Slice));
             all.push(Launch {
                 module,
@@ -87,7 +88,7 @@ fn backward(all: &mut Launches, element: Element, operation: &Operation) {
     let Operation::AttentionBackward { shape, tensors, d_out, delta, add, dq, dk, dv } = *operation else {
         unreachable!("{operation:?} is no backward pass of attention")
     };
-    let AttentionTensors { q, k, v, out, lse } = tensors;
+    let AttentionTensors { q, k, v, out, lse, starts } = tensors;
     let module = module_for(shape, element);
     let tiling = Tiling::new(element, module.head.expect("attention has a size of heads"));
     let rows = lse.length;
@@ -95,7 +96,7 @@ fn backward(all: &mut Launches, element: Element, operation: &Operation) {
     warps(all, module, "attention_delta", rows, arguments);
     let shared_bytes = tiling.bytes(2, tiling.backward_columns);
     let common = || {
-        let mut arguments = shape_arguments(shape);
+        let mut arguments = shape_arguments(shape, starts);
         arguments.push(add.into());
         arguments.extend([q, k, v, lse, delta, d_out].map(Argument::Slice));
         arguments

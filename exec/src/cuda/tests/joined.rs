@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ir::{Backend, BackendError, ContextMethod, Model, Precision, Problem, SimDuration, ZeroStage};
+use ir::{Backend, BackendError, Model, Precision, Problem, SimDuration, ZeroStage};
 
 use super::machine::{self, answer};
-use super::training::{gpt2, llama, workload};
 use super::skip;
+use super::training::{gpt2, llama, workload};
 use crate::cuda::Gpus;
 use crate::data::generate;
 use crate::device::{Device, DeviceError, Devices, Elsewhere, Links, Operation};
 use crate::kernels::testing::long_tests;
-use crate::runtime::tests::domain;
+use crate::runtime::tests::{domain, of_processes};
 use crate::runtime::{CpuBackend, CpuOptions, Snapshot};
 use crate::state::tests::programs::{Division, program};
 
@@ -69,11 +69,15 @@ fn trained(
     (model, precision): (&Model, Precision),
     division: &Division,
     devices: Arc<dyn Devices>,
+    processes: bool,
 ) -> Result<(Vec<f64>, Snapshot), BackendError> {
     let program = program(model, &workload(precision), division);
     let options = CpuOptions { devices: Some(devices), ..CpuOptions::default() };
     let cluster = domain(&vec![1.0; program.world() as usize]);
-    let mut backend = CpuBackend::new(cluster, generate(1, 30_000), options);
+    let mut backend = match processes {
+        true => of_processes(cluster, generate(1, 30_000), options),
+        false => CpuBackend::new(cluster, generate(1, 30_000), options),
+    };
     backend.load(Arc::clone(&program))?;
     let mut losses = Vec::new();
     for iteration in 0..3 {
@@ -87,22 +91,16 @@ fn trained(
     Ok((losses, backend.snapshot()?.expect("a program is loaded")))
 }
 
-/// Divisions that between them use every kind of exchange.
+/// Divisions with exchanges of every axis; `conformance` has those that only lowering makes.
 fn divisions() -> Vec<Division> {
     let two = Division { microbatches: 2, ..Division::ONE };
-    let shared = |method| Division { context: 2, method, ..two };
     vec![
         Division { data: 2, ..two },
         Division { data: 2, zero: ZeroStage::Zero1, overlap: true, ..two },
-        Division { data: 2, zero: ZeroStage::Zero2, ..two },
-        Division { data: 2, zero: ZeroStage::Zero3, ..two },
         Division { tensor: 2, sequence_parallel: true, ..two },
         Division { tensor: 2, ..two },
         Division { positions: 2, chunks_per_position: 2, ..two },
         Division { positions: 2, split: true, ..two },
-        shared(ContextMethod::Ring),
-        shared(ContextMethod::AllGather),
-        shared(ContextMethod::AllToAll),
         Division { positions: 2, data: 2, zero: ZeroStage::Zero1, ..two },
     ]
 }
@@ -112,14 +110,19 @@ fn divisions() -> Vec<Division> {
 #[ignore = "run by ranks_joined_by_nccl_train_the_bits_of_ranks_apart"]
 fn bits() {
     let part = std::env::var("PART").map_or(0, |part| part.parse().expect("a number"));
-    let of = [(llama(), Precision::Bf16), (gpt2(), Precision::Fp32)];
+    let deep = |model| Model { layers: 4, ..model };
+    let of = [(deep(llama()), Precision::Bf16), (deep(gpt2()), Precision::Fp32)];
     for (at, division) in divisions().iter().enumerate().filter(|(at, _)| at % 2 == part) {
         for (model, precision) in of.iter().skip(at / 2 % 2).take(if long_tests() { 2 } else { 1 }) {
-            let train = |devices| trained((model, *precision), division, devices).expect("a training");
-            let apart = train(Arc::new(Apart(Gpus::default())));
-            let joined = train(Arc::new(Gpus::default()));
-            assert_eq!(joined.0, apart.0, "losses of {division:?}, {}", precision.name());
-            assert!(joined.1 == apart.1, "weights or moments of {division:?}, {}", precision.name());
+            let train =
+                |devices, processes| trained((model, *precision), division, devices, processes).expect("a training");
+            let apart = train(Arc::new(Apart(Gpus::default())), false);
+            for processes in [false, true] {
+                let joined = train(Arc::new(Gpus::default()), processes);
+                let what = format!("{division:?}, {}, of processes: {processes}", precision.name());
+                assert_eq!(joined.0, apart.0, "losses of {what}");
+                assert!(joined.1 == apart.1, "weights or moments of {what}");
+            }
         }
     }
     answer("done");
@@ -140,7 +143,7 @@ fn ranks_joined_by_nccl_train_the_bits_of_ranks_apart() {
 #[ignore = "run by every_wait_of_an_exchange_is_needed"]
 fn losses() {
     let division = Division { data: 2, microbatches: 2, ..Division::ONE };
-    let words = match trained((&llama(), Precision::Fp32), &division, Arc::new(Gpus::default())) {
+    let words = match trained((&llama(), Precision::Fp32), &division, Arc::new(Gpus::default()), false) {
         Ok((losses, _)) => format!("{losses:?}"),
         Err(error) => error.to_string(),
     };
@@ -198,12 +201,18 @@ fn failing() {
 fn groups_that_fail_end_all_ranks() {
     let Some(whole) = whole("groups_that_fail_end_all_ranks") else { return };
     let cases: &[((&str, &str), &[&str])] = &[
-        (("FAULT", "stall"), &["rank 2 ", "iteration 1", "forward of microbatch 0 through chunk 1", "while others waited"]),
+        (
+            ("FAULT", "stall"),
+            &["rank 2 ", "iteration 1", "forward of microbatch 0 through chunk 1", "while others waited"],
+        ),
         (("FAULT", "panic"), &["rank 2 ", "iteration 1", "injected"]),
         (("MACHINE_FAIL", "ncclCommSplit:2:3"), &["rank ", "splitting a group of 4 GPUs"]),
         (("MACHINE_FAIL", "ncclCommInitRankConfig:3:2"), &["rank ", "joining a group of 4 GPUs"]),
         (("MACHINE_FAIL", "ncclSend:12:3"), &["rank ", "iteration ", "an exchange of 2 GPUs", "the emulated network"]),
-        (("MACHINE_FAIL", "ncclCommGetAsyncError:300:6"), &["rank ", "remote process exited", "another rank has ended"]),
+        (
+            ("MACHINE_FAIL", "ncclCommGetAsyncError:300:6"),
+            &["rank ", "remote process exited", "another rank has ended"],
+        ),
     ];
     for (setting, expected) in cases {
         let answer = machine::run(whole, "joined::failing", &[("MACHINE_DEVICES", "4"), *setting]);

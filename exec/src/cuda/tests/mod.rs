@@ -2,6 +2,7 @@
 
 mod collectives;
 mod emulated;
+mod joined;
 mod machine;
 mod probing;
 mod signatures;

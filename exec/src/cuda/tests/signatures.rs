@@ -90,7 +90,7 @@ impl Device for Recording {
 fn kernels(source: Source) -> BTreeMap<String, Vec<String>> {
     let text = source.text();
     let shape = "index_t queries, index_t first_query, index_t keys, index_t first_key, index_t query_heads, index_t \
-                 key_heads, index_t dim, index_t window, float scale";
+                 key_heads, index_t dim, index_t window, float scale, const unsigned* starts";
     let flat = text.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(source != Source::Attention || flat.contains(shape), "the parameters of a shape have changed");
     let kernels = text.split("\nKERNEL ").skip(1).map(|rest| {

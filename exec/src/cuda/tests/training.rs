@@ -7,10 +7,10 @@ use ir::{Backend, BackendError, MlpKind, Model, NormKind, Positions, Precision, 
 use super::machine::{self, answer};
 use super::skip;
 use crate::cuda::Gpus;
-use crate::data::generate;
+use crate::data::{Packing, Text, generate};
 use crate::device::Devices;
 use crate::kernels::testing::long_tests;
-use crate::runtime::tests::{domain, training};
+use crate::runtime::tests::{documents, domain, training};
 use crate::runtime::{CpuBackend, CpuOptions};
 use crate::state::tests::programs::{Division, program};
 
@@ -39,6 +39,16 @@ pub(super) fn gpt2() -> Model {
 
 /// The losses of a training, on devices or on the processor.
 fn losses(
+    of: (&Model, Precision),
+    division: &Division,
+    iterations: u64,
+    devices: Option<Arc<dyn Devices>>,
+) -> Result<Vec<f64>, BackendError> {
+    losses_on(generate(1, 30_000), of, division, iterations, devices)
+}
+
+fn losses_on(
+    text: impl Into<Text>,
     (model, precision): (&Model, Precision),
     division: &Division,
     iterations: u64,
@@ -47,7 +57,7 @@ fn losses(
     let program = program(model, &workload(precision), division);
     let options = CpuOptions { devices, ..CpuOptions::default() };
     let cluster = domain(&vec![1.0; program.world() as usize]);
-    let mut backend = CpuBackend::new(cluster, generate(1, 30_000), options);
+    let mut backend = CpuBackend::new(cluster, text, options);
     backend.load(Arc::clone(&program))?;
     (0..iterations).map(|iteration| backend.iterate(iteration).map(|outcome| outcome.loss.expect("a loss"))).collect()
 }
@@ -101,6 +111,26 @@ fn several_ranks() {
     answer("done");
 }
 
+/// Documents of unequal lengths in each sequence, with both kinds of positions.
+#[test]
+#[ignore = "run by models_train_on_a_gpu_as_on_the_cpu"]
+fn packed() {
+    let lengths: Vec<usize> = (0..200).map(|i| 1 + i * 7 % 23).collect();
+    let text = documents::text(&lengths, Packing::Documents);
+    let two = Division { microbatches: 2, ..Division::ONE };
+    let divisions = [two, Division { tensor: 2, sequence_parallel: true, ..two }];
+    for (of, division) in [(gpt2(), Precision::Fp32), (llama(), Precision::Bf16)].iter().zip(&divisions) {
+        let train = |devices| losses_on(text.clone(), (&of.0, of.1), division, 6, devices).expect("a training");
+        let (want, got) = (train(None), train(Some(gpus(1))));
+        let apart = got.iter().zip(&want).map(|(got, want)| ((got - want) / want).abs()).fold(0.0, f64::max);
+        let most = if of.1 == Precision::Fp32 { 1e-4 } else { 1e-2 };
+        assert!(apart <= most, "{} in {}: {apart:e}", of.0.name, of.1.name());
+        let plain = losses((&of.0, of.1), division, 6, None).expect("a training");
+        assert_ne!(plain, want, "documents make a difference");
+    }
+    answer("done");
+}
+
 /// Why a training does not begin, or stopped, is the answer.
 #[test]
 #[ignore = "run by what_keeps_a_training_from_its_gpus_is_told"]
@@ -131,7 +161,11 @@ fn whole(test: &str) -> Option<&'static std::path::Path> {
 #[test]
 fn models_train_on_a_gpu_as_on_the_cpu() {
     let Some(whole) = whole("models_train_on_a_gpu_as_on_the_cpu") else { return };
-    for (test, settings) in [("one_rank", &[][..]), ("several_ranks", &[("MACHINE_DEVICES", "2")][..])] {
+    for (test, settings) in [
+        ("one_rank", &[][..]),
+        ("several_ranks", &[("MACHINE_DEVICES", "2")][..]),
+        ("packed", &[("MACHINE_DEVICES", "2")][..]),
+    ] {
         let answer = machine::run(whole, &format!("training::{test}"), settings);
         assert!(answer.ok, "{test}\n{}", answer.words);
     }

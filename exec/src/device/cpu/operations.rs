@@ -3,7 +3,8 @@
 use super::storage::{Storage, Table};
 use crate::device::{AttentionTensors, Norm, NormSaved, Operation, Rotation, Slice};
 use crate::kernels::attention::{
-    AttentionGradients, AttentionSaved, AttentionWorkspace, attention_backward, attention_forward, attention_merge,
+    AttentionGradients, AttentionSaved, AttentionWorkspace, Packed, attention_backward, attention_forward,
+    attention_merge,
 };
 use crate::kernels::optimizer::{adamw_step, clip_factor, squared_norm};
 use crate::kernels::{Store, activation, elementwise, embedding, linear, loss, norm, rope};
@@ -49,17 +50,21 @@ pub(super) fn run(table: &mut Table, workspace: &mut AttentionWorkspace, operati
         Operation::ActivationBackward { kind, x, dy, dx } => {
             table.with([x, dy], [dx], |[x, dy], [dx]| activation::gelu_backward(kind.gelu(), x, dy, dx));
         }
-        Operation::AttentionForward { shape, tensors: AttentionTensors { q, k, v, out, lse } } => {
+        Operation::AttentionForward { shape, tensors: AttentionTensors { q, k, v, out, lse, starts } } => {
+            let starts = starts.map(|starts| table.tokens(starts)).unwrap_or_default();
+            let over = Packed { shape, starts: &starts };
             table.with([q, k, v], [out, lse], |[q, k, v], [out, lse]| {
-                attention_forward(shape, q, k, v, out, lse, workspace);
+                attention_forward(over, q, k, v, out, lse, workspace);
             });
         }
         Operation::AttentionBackward { shape, tensors, d_out, add, dq, dk, dv, .. } => {
-            let AttentionTensors { q, k, v, out, lse } = tensors;
+            let AttentionTensors { q, k, v, out, lse, starts } = tensors;
+            let starts = starts.map(|starts| table.tokens(starts)).unwrap_or_default();
+            let over = Packed { shape, starts: &starts };
             table.with([q, k, v, out, lse, d_out], [dq, dk, dv], |[q, k, v, out, lse, d_out], [dq, dk, dv]| {
                 let saved = AttentionSaved { q, k, v, out, lse };
                 let gradients = &mut AttentionGradients { dq, dk, dv };
-                attention_backward(shape, saved, d_out, store(add), gradients, workspace);
+                attention_backward(over, saved, d_out, store(add), gradients, workspace);
             });
         }
         Operation::AttentionMerge { out, lse, part_out, part_lse } => {

@@ -254,11 +254,27 @@ fn attention_shape(b: &mut Bench<'_>) -> Attention {
     Attention { window, ..shape }
 }
 
+/// Where documents begin that sequences hold: of each query, at its own position or before.
+fn starts_of_documents(b: &mut Bench<'_>, shape: Attention) -> Slice {
+    let mut starts = Vec::new();
+    for _ in 0..shape.sequences {
+        let mut start = b.cases.size(0, shape.first_query);
+        for query in 0..shape.queries {
+            if b.cases.size(0, 9) == 0 {
+                start = shape.first_query + query;
+            }
+            starts.push(u32::try_from(start).expect("small"));
+        }
+    }
+    b.numbers(&starts)
+}
+
 fn attention_tensors(b: &mut Bench<'_>, shape: Attention) -> AttentionTensors {
     let rows = shape.sequences * shape.queries * shape.query_heads;
     let keys = shape.sequences * shape.keys * shape.key_heads * shape.head_dim;
     let (q, k, v) = (b.any(rows * shape.head_dim, 2.0), b.any(keys, 2.0), b.any(keys, 1.0));
-    AttentionTensors { q, k, v, out: b.out(rows * shape.head_dim), lse: b.slice(Element::F32, rows) }
+    let starts = (b.cases.size(0, 2) == 0).then(|| starts_of_documents(b, shape));
+    AttentionTensors { q, k, v, out: b.out(rows * shape.head_dim), lse: b.slice(Element::F32, rows), starts }
 }
 
 fn attention(b: &mut Bench<'_>) {

@@ -15,6 +15,7 @@ use crate::checkpoint::Written;
 use crate::data::Batch;
 use crate::runtime::clock::{Epoch, monotonic, nanoseconds};
 use crate::runtime::script::{EndId, Script};
+use crate::runtime::settled::settle;
 use crate::runtime::shared::Report;
 use crate::runtime::snapshot::Snapshot;
 use crate::runtime::stall::{Watch, rank_at};
@@ -306,7 +307,9 @@ impl Processes {
         });
         self.epoch = None;
         result?;
-        Ok(reports.into_iter().flatten().collect())
+        let mut reports: Vec<Report> = reports.into_iter().flatten().collect();
+        settle(&program, &script, &mut reports);
+        Ok(reports)
     }
 
     /// The state of training.

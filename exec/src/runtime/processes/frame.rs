@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 
 use super::socket::Socket;
+use crate::runtime::script::EndId;
 
 /// Bytes of a header.
 const BYTES: usize = 40;
@@ -48,6 +49,14 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// Of an end, without numbers.
+    pub(super) fn about(kind: Kind, iteration: u64, id: EndId, at: Option<u64>) -> Self {
+        let number = |position: usize| u32::try_from(position).expect("fewer than 2^32 transactions of an iteration");
+        let iteration = u32::try_from(iteration & u64::from(u32::MAX)).expect("32 bits");
+        let (transaction, end) = (number(id.transaction), number(id.end));
+        Self { kind, iteration, transaction, end, at, until: None, elements: 0 }
+    }
+
     fn write(self) -> [u8; BYTES] {
         let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("every kind is listed");
         let mut bytes = [0; BYTES];

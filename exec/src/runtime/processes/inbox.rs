@@ -4,11 +4,12 @@
 //! wait for each other's buffers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::frame::{self, Header, Kind};
 use super::socket::Socket;
+use crate::device::Link;
 use crate::runtime::script::{EndId, Script};
 use crate::runtime::shared::Beat;
 
@@ -88,12 +89,14 @@ pub(super) struct Inbox {
     wake: Condvar,
     /// What the rank does now.
     pub(super) beat: Beat,
+    /// What joins its device to others.
+    links: Mutex<Vec<Weak<dyn Link>>>,
 }
 
 impl Inbox {
     /// Nothing has come.
     pub(super) fn new(rank: usize) -> Self {
-        Self { rank, state: Mutex::default(), wake: Condvar::new(), beat: Beat::new() }
+        Self { rank, state: Mutex::default(), wake: Condvar::new(), beat: Beat::new(), links: Mutex::default() }
     }
     /// The lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -123,6 +126,15 @@ impl Inbox {
     pub(super) fn quit(&self) {
         self.lock().quit = true;
         self.wake.notify_all();
+        self.end_links("the rank was told to leave");
+    }
+    /// From now on these are ended when the rank must leave, or another is lost: its thread may wait for them.
+    pub(super) fn watch(&self, links: Vec<Weak<dyn Link>>) {
+        *self.links.lock().unwrap_or_else(PoisonError::into_inner) = links;
+    }
+    fn end_links(&self, why: &str) {
+        let links = std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner));
+        links.iter().filter_map(Weak::upgrade).for_each(|link| link.abort(why));
     }
     /// Sleeps until something comes or the time is over. May wake early.
     pub(super) fn sleep<'a>(
@@ -159,6 +171,7 @@ impl Inbox {
                 }
                 drop(state);
                 self.wake.notify_all();
+                self.end_links("another rank was lost");
                 return;
             }
         }

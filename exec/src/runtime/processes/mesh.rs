@@ -113,16 +113,7 @@ impl<'a> Mesh<'a> {
     }
 
     fn header(&self, kind: Kind, id: EndId, at: Option<u64>) -> Header {
-        let number = |position: usize| u32::try_from(position).expect("fewer than 2^32 transactions of an iteration");
-        Header {
-            kind,
-            iteration: u32::try_from(self.iteration & u64::from(u32::MAX)).expect("32 bits"),
-            transaction: number(id.transaction),
-            end: number(id.end),
-            at,
-            until: None,
-            elements: 0,
-        }
+        Header::about(kind, self.iteration, id, at)
     }
 
     /// Places and ranks of the other members of a transaction.

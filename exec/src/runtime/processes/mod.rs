@@ -8,6 +8,7 @@
 //! | `serve` | a worker: the process of one rank |
 //! | `join` | how workers reach each other |
 //! | `mesh` | a rank's side of messages and collectives (`super::meeting::Meeting`) |
+//! | `watching` | the same where devices exchange by themselves: who has come to what |
 //! | `inbox` | what has come from other ranks |
 //! | `frame`, `wire` | what ranks send each other; what the coordinator and a worker tell each other |
 //! | `socket` | a stream between two processes |
@@ -34,6 +35,7 @@ mod serve;
 mod socket;
 #[cfg(test)]
 pub(super) mod tests;
+mod watching;
 mod wire;
 
 use std::sync::Arc;

@@ -16,11 +16,14 @@ use super::inbox::Inbox;
 use super::join::{self, Door};
 use super::mesh::{Lines, Mesh};
 use super::socket::Socket;
+use super::watching::Watching;
 use super::wire::{self, Answer, Command, Failure, Job, Saved, Times};
 use crate::checkpoint::Saver;
 use crate::data::Batch;
+use crate::runtime::ahead::Ahead;
 use crate::runtime::clock::{Epoch, monotonic, wait_exactly};
 use crate::runtime::crew::{cause, prepare};
+use crate::runtime::lines::{Groups, Lines as Joined};
 use crate::runtime::meeting::Stop;
 use crate::runtime::rank::{Context, Run};
 use crate::runtime::script::Script;
@@ -131,6 +134,8 @@ struct Work {
 
 /// The state of a rank under a program.
 struct Loaded<W> {
+    /// What joins its device to others; goes before the worker, whose device it keeps busy.
+    joined: Option<Joined>,
     worker: W,
     program: Arc<Program>,
     script: Arc<Script>,
@@ -211,16 +216,41 @@ impl Work {
         let program = Arc::new(ir::program::text::parse(&job.program).map_err(say)?);
         let (slowdown, faults) = (job.slowdown, job.faults.clone());
         let script = Arc::new(Script::new(&program));
-        let worker = build(self.rank, &program, job)?;
-        Ok(Loaded { worker, program, script, slowdown, faults, iteration: 0 })
+        let links = match (&job.ticket, &job.devices) {
+            (Some(ticket), Some(devices)) => Some(devices.links(ticket, program.world()).map_err(|e| e.to_string())?),
+            _ => None,
+        };
+        let mut worker = build(self.rank, &program, job)?;
+        let joined = match (links, worker.device()) {
+            (Some(links), Some(device)) => {
+                worker.work_ahead();
+                let groups = Arc::new(Groups::of(&script));
+                let joined = Joined::join(device, self.rank.index(), &groups, Some(&*links));
+                let joined = joined.map_err(|error| error.to_string())?;
+                self.inbox.watch(joined.links().map(Arc::downgrade).collect());
+                Some(joined)
+            }
+            _ => None,
+        };
+        Ok(Loaded { joined, worker, program, script, slowdown, faults, iteration: 0 })
     }
 
     fn iterate<W: Worker>(&mut self, loaded: &mut Loaded<W>, epoch: Epoch) -> Result<Times, Stop> {
-        let Loaded { worker, program, script, slowdown, faults, iteration } = loaded;
+        let Loaded { joined, worker, program, script, slowdown, faults, iteration } = loaded;
         let context = Context { rank: self.rank, program, script, slowdown: *slowdown, faults };
         let lines = Lines { inbox: &self.inbox, peers: &mut self.peers, scratch: &mut self.scratch };
-        let mesh = Mesh::new(self.rank.index(), *iteration, script, lines, epoch);
-        let report = Run::new(context, worker, *iteration).run(mesh)?;
+        let report = match joined {
+            Some(joined) => {
+                let watching = Watching::new(*iteration, script, lines, epoch);
+                let outcome = Ahead::new(context, worker, joined, *iteration).run(watching);
+                // Work on the device that waits for others would keep it from going.
+                outcome.inspect_err(|_| joined.abort())?
+            }
+            None => {
+                let mesh = Mesh::new(self.rank.index(), *iteration, script, lines, epoch);
+                Run::new(context, worker, *iteration).run(mesh)?
+            }
+        };
         Ok(Times::from(&report))
     }
 }

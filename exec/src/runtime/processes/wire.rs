@@ -13,7 +13,7 @@ use crate::data::Batch;
 use crate::device::Elsewhere;
 use crate::runtime::options::Fault;
 use crate::runtime::script::Script;
-use crate::runtime::shared::Report;
+use crate::runtime::shared::{Measured, Report};
 use crate::runtime::snapshot::{Kept, Snapshot};
 use crate::state::{Part, Weights};
 
@@ -59,6 +59,8 @@ pub(in crate::runtime) struct Job {
     pub(in crate::runtime) faults: Vec<Fault>,
     /// What it computes on, if not on the processor.
     pub(in crate::runtime) devices: Option<Elsewhere>,
+    /// With what its device is joined to the others, if it is.
+    pub(in crate::runtime) ticket: Option<Vec<u8>>,
     /// Weights to begin with, in place of those drawn from the seed.
     pub(in crate::runtime) weights: Option<Tensors>,
     /// Both moments of each.
@@ -195,6 +197,7 @@ pub(super) struct Times {
     memory: Vec<(u64, u64)>,
     loss: Option<f64>,
     gradient_norm: Option<f64>,
+    measured: Option<Measured>,
 }
 
 impl From<&Report> for Times {
@@ -205,6 +208,7 @@ impl From<&Report> for Times {
             memory: report.lane.memory.iter().map(|(time, bytes)| (time.nanoseconds(), bytes.get())).collect(),
             loss: report.loss,
             gradient_norm: report.gradient_norm,
+            measured: report.measured.clone(),
         }
     }
 }
@@ -213,7 +217,8 @@ impl Times {
     /// The report of a rank; `None` if it is not one of the program's instructions.
     pub(super) fn report(self, program: &Program, script: &Script, rank: Rank) -> Option<Report> {
         let role = script.ranks[rank.index()].role;
-        if self.spans.len() != program.roles[role.index()].instructions().len() {
+        let spans = self.measured.as_ref().map_or(self.spans.len(), |measured| measured.spans.len());
+        if spans != program.roles[role.index()].instructions().len() {
             return None;
         }
         let span = |(index, times): (usize, [u64; 3])| {
@@ -223,7 +228,7 @@ impl Times {
         let memory = self.memory.into_iter().map(|(time, bytes)| (SimTime::from_nanoseconds(time), Bytes::new(bytes)));
         let spans = self.spans.into_iter().enumerate().map(span).collect();
         let lane = Lane { role, rank, multiplicity: 1, spans, memory: memory.collect() };
-        Some(Report { lane, loss: self.loss, gradient_norm: self.gradient_norm, measured: None })
+        Some(Report { lane, loss: self.loss, gradient_norm: self.gradient_norm, measured: self.measured })
     }
 }
 

@@ -10,11 +10,12 @@ use rand_chacha::rand_core::SeedableRng;
 use super::domain;
 use super::training::{assert_close, model, train, workload};
 use crate::data::{DataPosition, Packing, Text, TextBuilder, generate};
+use crate::device::{CpuDevices, Devices};
 use crate::runtime::{CpuBackend, CpuOptions};
 use crate::state::tests::programs::{Division, program};
 
 /// Documents of these lengths.
-fn text(lengths: &[usize], packing: Packing) -> Text {
+pub(crate) fn text(lengths: &[usize], packing: Packing) -> Text {
     let (bytes, mut builder, mut from) = (generate(5, 60_000), TextBuilder::new(256), 0);
     for length in lengths {
         let document: Vec<u32> = bytes[from..from + length].iter().copied().map(u32::from).collect();
@@ -24,12 +25,13 @@ fn text(lengths: &[usize], packing: Packing) -> Text {
     builder.finish(packing)
 }
 
-fn losses(text: &Text, division: &Division, positions: Positions) -> Vec<f64> {
+fn losses(text: &Text, division: &Division, positions: Positions, devices: Option<Arc<dyn Devices>>) -> Vec<f64> {
     let mut model = model();
     model.positions = positions;
     let program = program(&model, &workload(), division);
     let ranks = vec![1.0; program.world() as usize];
-    train(&mut CpuBackend::new(domain(&ranks), text.clone(), CpuOptions::default()), program, 0..5)
+    let options = CpuOptions { devices, ..CpuOptions::default() };
+    train(&mut CpuBackend::new(domain(&ranks), text.clone(), options), program, 0..5)
 }
 
 /// Documents of unequal lengths, with padding: a replica has fewer tokens than another, and the mean is over all of them.
@@ -39,14 +41,19 @@ fn packed_documents_train_the_same_however_divided() {
     let lengths: Vec<usize> = (0..300).map(|_| random.random_range(1..50)).collect();
     let text = text(&lengths, Packing::Documents);
     for positions in [Positions::Rope { theta: 1e4 }, Positions::Learned { maximum: 32 }] {
-        let one = losses(&text, &Division::ONE, positions);
+        let one = losses(&text, &Division::ONE, positions, None);
+        let devices = || Some(Arc::new(CpuDevices) as Arc<dyn Devices>);
+        assert_close(&losses(&text, &Division::ONE, positions, devices()), &one, "on a device");
         let base = Division { microbatches: 2, ..Division::ONE };
         for division in [
             Division { data: 2, zero: ZeroStage::Zero1, ..base },
             Division { tensor: 2, sequence_parallel: true, ..base },
             Division { positions: 2, microbatches: 4, split: true, ..base },
         ] {
-            assert_close(&losses(&text, &division, positions), &one, &format!("{division:?}"));
+            for devices in [None, devices()] {
+                let what = format!("{division:?}, {devices:?}");
+                assert_close(&losses(&text, &division, positions, devices), &one, &what);
+            }
         }
     }
 }

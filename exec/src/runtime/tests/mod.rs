@@ -1,7 +1,7 @@
 //! The runtime with fake workers: order, rendezvous, emulation, failures.
 
 mod beside;
-mod documents;
+pub(crate) mod documents;
 mod swarm;
 pub(crate) mod training;
 mod transports;
@@ -50,6 +50,14 @@ struct Fake {
     log: Log,
     /// Whose streams carry its exchanges.
     device: Option<Arc<dyn Device>>,
+}
+
+/// A backend whose ranks are processes as far as they know, joined by Unix sockets.
+pub(crate) fn of_processes(cluster: Cluster, text: Vec<u8>, options: CpuOptions) -> super::CpuBackend {
+    let world = u32::try_from(cluster.devices()).unwrap();
+    let processes =
+        super::processes::tests::over_unix(world, super::processes::Watchfulness::default(), super::processes::train);
+    super::CpuBackend::over(cluster, text, options, processes)
 }
 
 /// A microbatch of seven tokens, and a target more.

@@ -29,13 +29,16 @@ enum Carrier {
     /// Streams of GPUs, joined by NCCL.
     #[cfg(feature = "cuda")]
     Nccl,
+    /// The same of ranks that are processes.
+    #[cfg(feature = "cuda")]
+    NcclOfProcesses,
 }
 
 /// Those of this machine; on the emulated one, where a test of `cuda` lets these tests run again, that of its GPUs.
 fn carriers() -> Vec<Carrier> {
     #[cfg(feature = "cuda")]
     if std::env::var_os("TRAINYARD_CARRIER").is_some_and(|carrier| carrier == "nccl") {
-        return vec![Carrier::Nccl];
+        return vec![Carrier::Nccl, Carrier::NcclOfProcesses];
     }
     vec![Carrier::Threads, Carrier::Unix, Carrier::Tcp]
 }
@@ -88,15 +91,27 @@ fn try_start(
             };
             return Crew::start(plan, options, build, |_, _, _| seven()).map(Ranks::Threads);
         }
+        #[cfg(feature = "cuda")]
+        Carrier::NcclOfProcesses => over_unix(world, watchfulness, move |rank: Rank, _: &Arc<Program>, _: Job| {
+            let device = crate::cuda::Gpus::default().open(rank.raw()).map_err(|error| error.to_string())?;
+            Ok(Fake { device: Some(device), ..build(rank) })
+        }),
         Carrier::Unix => over_unix(world, watchfulness, of_job),
         Carrier::Tcp => over_tcp(world, watchfulness, of_job),
     };
+    let (mut devices, mut ticket) = (None, None);
+    #[cfg(feature = "cuda")]
+    if carrier == Carrier::NcclOfProcesses {
+        let gpus = crate::cuda::Gpus::default();
+        (devices, ticket) = (Some(gpus.elsewhere()), gpus.links(world).unwrap().map(|links| links.ticket()));
+    }
     let text = ir::program::text::print(&program);
     let job = |_| Job {
         program: text.clone(),
         slowdown: 1.0,
         faults: options.faults.clone(),
-        devices: None,
+        devices: devices.clone(),
+        ticket: ticket.clone(),
         weights: None,
         moments: None,
         checkpoint: None,
@@ -332,7 +347,7 @@ fn trained(
         Carrier::Unix => CpuBackend::over(cluster, text, options, over_unix(world, watchfulness, build)),
         Carrier::Tcp => CpuBackend::over(cluster, text, options, over_tcp(world, watchfulness, build)),
         #[cfg(feature = "cuda")]
-        Carrier::Nccl => unreachable!("trainings over NCCL are among the tests of `cuda`"),
+        Carrier::Nccl | Carrier::NcclOfProcesses => unreachable!("trainings over NCCL are among the tests of `cuda`"),
     };
     let mut losses = train(&mut backend, first, 0..3);
     losses.extend(train(&mut backend, second, 3..5));

@@ -10,8 +10,8 @@ use crate::legality::balanced_stages;
 /// out because it seems of no use: somebody asked for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Space {
-    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, or
-    /// where fewer devices may do, any number of them.
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, in
+    /// microbatches of some size; where fewer devices may do, any number of them.
     pub data: Vec<u32>,
     /// Tensor degrees; empty: all that divide heads, up to 64.
     pub tensor: Vec<u32>,
@@ -154,7 +154,9 @@ impl Values {
         }
         let taken = u64::from(tensor) * u64::from(context) * u64::from(pipeline);
         let lanes = u32::try_from(self.pools[pool].count() / taken.max(1)).unwrap_or(u32::MAX).min(self.batch);
-        let dividing = (1..=lanes).rev().filter(|data| self.batch.is_multiple_of(*data));
+        // Of those whose part of the batch is made of microbatches of some size.
+        let divides = |data: &u32| self.batch.is_multiple_of(*data) && !self.sizes(*data).is_empty();
+        let dividing = (1..=lanes).rev().filter(divides);
         if self.fewer { dividing.collect() } else { dividing.take(1).collect() }
     }
 

@@ -296,6 +296,11 @@ pub(super) fn rule(view: &View<'_>, action: &Action) -> f64 {
             let (kind, chunks) = facts.order(order);
             -2.0 * f64::from(flag(kind > 0.9)) - f64::from(chunks)
         }
+        // Positions of one kind stand together mostly, whichever comes first.
+        Choice::Number(Step::Kind, kind) => {
+            let same = view.state.cut.last().is_some_and(|(last, _)| *last == kind as usize);
+            2.0 * f64::from(flag(same))
+        }
         Choice::Number(..) => 0.0,
         Choice::Sequence(on) => 1.5 * f64::from(flag(on)),
         Choice::Layout(Layout::Uniform) => 0.0,

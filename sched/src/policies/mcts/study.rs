@@ -62,7 +62,7 @@ impl Mcts {
         let mut silent = |_: u64, _: Option<(&ir::Plan, &ir::Prediction)>| {};
         let study = Some(Reached { explore, notes: Vec::new() });
         let mut search = Search::new(self, ask, evaluator, (budget, study), &mut silent);
-        while search.used < budget && search.round() {}
+        while search.goes_on() && search.round() {}
         let best = search.best.first().map(|(_, prediction)| ask.aim.units_of(prediction));
         let (floor, used, tree) = (search.floor, search.used, &search.tree);
         let mut notes = search.study.take().map(|study| study.notes).unwrap_or_default();

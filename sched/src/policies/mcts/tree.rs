@@ -35,7 +35,7 @@ pub(super) struct Node {
 }
 
 /// How much what was tried rarely is tried again.
-const EXPLORE: f64 = 0.4;
+const EXPLORE: f64 = 1.0;
 /// Rewards are ratios to this power, so that a few per cent are worth something.
 const POWER: f64 = 4.0;
 /// Evaluations that a guide's value of a node counts as.
@@ -48,6 +48,11 @@ pub(super) struct Tree {
     /// The floor of the whole search, and what rewards are measured by, in units of the aim.
     floor: u64,
     measure: Option<u64>,
+}
+
+/// Whether a choice decides how many ranks an axis has, or where they are.
+const fn is_degree(choice: Choice) -> bool {
+    matches!(choice.step(), Step::Tensor | Step::Pipeline | Step::Context | Step::Layout | Step::Data)
 }
 
 /// A way through the tree: nodes, and numbers of children.
@@ -102,12 +107,12 @@ impl Tree {
         if limit == u64::MAX { 0.0 } else { (reward / self.reward(limit)).min(1.0) }
     }
 
-    /// The next child of a node on a walk, at a depth; `None` if none is open. What cannot go under a limit is closed; what is
-    /// known is measured by something else, or the same.
+    /// The next child of a node on a walk, after choices; `None` if none is open. What cannot go under a limit is closed;
+    /// what is known is measured by something else, or the same.
     pub(super) fn next(
         &mut self,
         node: usize,
-        (walk, depth): (Walk<'_>, usize),
+        (walk, chosen): (Walk<'_>, &[Choice]),
         (limit, measure): (u64, u64),
         rng: &mut ChaCha8Rng,
     ) -> Option<usize> {
@@ -127,9 +132,23 @@ impl Tree {
             Walk::Floor => open.iter().copied().min_by_key(|at| children[*at].action.floor),
             Walk::Tree | Walk::Uniform if self.nodes[node].visits == 0 => Some(self.draw(node, &open, rng)),
             Walk::Tree | Walk::Uniform => Some(self.best(node, &open, measure)),
-            Walk::Beside(way, at) if at == depth => Some(self.beside(node, &open, way.get(at), rng)),
-            Walk::Beside(way, _) | Walk::Along(way) => Some(self.along(node, &open, (way, depth))),
+            Walk::Beside(way, at) if at == chosen.len() => Some(self.beside(node, &open, way.get(at), rng)),
+            // Degrees that suit each other change together.
+            Walk::Beside(_, at)
+                if at < chosen.len() && is_degree(chosen[at]) && self.is_degree(node) && rng.random() =>
+            {
+                Some(self.draw(node, &open, rng))
+            }
+            Walk::Beside(way, _) | Walk::Along(way) => {
+                let along = self.along(node, &open, (way, chosen));
+                Some(along.unwrap_or_else(|| self.likeliest(node, &open, rng)))
+            }
         }
+    }
+
+    /// Whether degrees are chosen at a node.
+    fn is_degree(&self, node: usize) -> bool {
+        self.nodes[node].children.first().is_some_and(|child| is_degree(child.action.choice))
     }
 
     /// By priors.
@@ -190,28 +209,43 @@ impl Tree {
         }
     }
 
-    /// The nearest to a way's own choice of the same step; without one, the likeliest.
-    fn along(&self, node: usize, open: &[usize], (way, depth): (&[Choice], usize)) -> usize {
+    /// What has the largest prior; of kinds, which may come in any order, one drawn by priors.
+    fn likeliest(&self, node: usize, open: &[usize], rng: &mut ChaCha8Rng) -> usize {
+        let children = &self.nodes[node].children;
+        let prior = |at: &usize| children[*at].prior;
+        if children[open[0]].action.choice.step() == Step::Kind {
+            return self.draw(node, open, rng);
+        }
+        open.iter().copied().max_by(|a, b| prior(a).total_cmp(&prior(b)).then(b.cmp(a))).unwrap_or(open[0])
+    }
+
+    /// The nearest to a way's own choice of the same step; `None` without one.
+    fn along(&self, node: usize, open: &[usize], (way, chosen): (&[Choice], &[Choice])) -> Option<usize> {
         let children = &self.nodes[node].children;
         let step = children[open[0]].action.choice.step();
-        // Cuts belong to their depth, keys to their name.
-        let own = way.get(depth).filter(|own| own.step() == step).or_else(|| match step {
-            Step::Kind | Step::End => None,
+        // Cuts belong to positions that are as wide and as many, keys to their name.
+        let uniform = Choice::Layout(Layout::Uniform);
+        let own = match step {
+            // What uniform plans are laid on.
+            Step::Kind if chosen.contains(&uniform) => {
+                way.iter().find(|own| own.step() == step).filter(|_| way.contains(&uniform))
+            }
+            Step::Kind | Step::End => {
+                let shape = |choice: &&Choice| is_degree(**choice);
+                let same = way.iter().filter(shape).eq(chosen.iter().filter(shape));
+                way.get(chosen.len()).filter(|own| same && own.step() == step)
+            }
             _ => way.iter().find(|own| own.step() == step),
-        });
-        let prior = |at: &usize| children[*at].prior;
-        let likeliest = || open.iter().copied().max_by(|a, b| prior(a).total_cmp(&prior(b)).then(b.cmp(a)));
-        let Some(own) = own else { return likeliest().unwrap_or(open[0]) };
-        if let Some(same) = open.iter().find(|at| children[**at].action.choice == *own) {
-            return *same;
-        }
-        match own {
+        };
+        let own = own?;
+        let same = open.iter().copied().find(|at| children[*at].action.choice == *own);
+        same.or_else(|| match own {
             Choice::Number(..) => {
                 let distance = |at: &usize| children[*at].action.choice.number().abs_diff(own.number());
-                open.iter().copied().min_by_key(distance).unwrap_or(open[0])
+                open.iter().copied().min_by_key(distance)
             }
-            _ => likeliest().unwrap_or(open[0]),
-        }
+            _ => None,
+        })
     }
 
     /// Enters what came out at the end of a way: what a plan that fits takes.

@@ -82,8 +82,8 @@ fn faults_of_profiles_are_named_by_file_and_key() {
     check(("A100-40", "A100-60"), same, &["cost.profiles[0].device", "the cluster has no `A100-60`"]);
     check(("p.json", "q.json"), same, &["cost.profiles[0].file", "cannot read"]);
     check(("interpolate", "interpolated"), same, &["interpolated", "interpolate"]);
-    check(("layers = 4", "layers = 3"), same, &["p.json has 6 layers", "small has 3"]);
-    check(("microbatch_size = 1", "microbatch_size = 1\ntensor = 4"), same, &["no tensor degree 4"]);
+    check(("layers = 4", "layers = 2"), same, &["p.json has 6 layers", "small has 2"]);
+    check(("data = 8", "data = 2\ntensor = 4"), same, &["no tensor degree 4"]);
     check(
         ("data = 8\nmicrobatch_size = 1", "data = 4\ntensor = 2\nmicrobatch_size = 1"),
         same,

@@ -41,7 +41,7 @@ fn groups(plan: &Plan) -> Vec<(&'static str, Vec<Vec<u32>>)> {
     let world = wide * pipeline;
     let (etp, expert) = (plan.mesh.expert_tensor, plan.mesh.expert);
     let line = |count: u32, stride: u32| -> Vec<Vec<u32>> {
-        let firsts = (0..world).filter(|rank| rank % wide / stride % count == 0);
+        let firsts = (0..world).filter(|rank| (rank % wide / stride).is_multiple_of(count));
         firsts.map(|first| (0..count).map(|at| first + at * stride).collect()).collect()
     };
     let mut all = Vec::new();
