@@ -315,6 +315,9 @@ impl Evaluator for Watched<'_> {
     fn stage(&mut self, plan: &Plan, chunk: &Chunk) -> Option<StageCost> {
         self.inner.stage(plan, chunk)
     }
+    fn compute(&mut self, plan: &Plan, chunk: &Chunk, kind: DeviceKindId) -> Option<u64> {
+        self.inner.compute(plan, chunk, kind)
+    }
     fn excess(&mut self, plan: &Plan) -> Option<f64> {
         self.inner.excess(plan)
     }

@@ -381,8 +381,8 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Keeps a way that is to be varied, few of the same keys: those that differ in cuts alone lead to the same places.
     fn rank(&mut self, taken: u64, way: Vec<Choice>) {
         let keys = |way: &[Choice]| {
-            let cut = |choice: &&Choice| !matches!(choice.step(), Step::Kind | Step::End);
-            way.iter().take_while(cut).copied().collect::<Vec<_>>()
+            let key = |choice: &&Choice| !matches!(choice.step(), Step::Kind | Step::End);
+            way.iter().filter(key).copied().collect::<Vec<_>>()
         };
         let own = keys(&way);
         let at = self.elite.partition_point(|(kept, _)| *kept <= taken);

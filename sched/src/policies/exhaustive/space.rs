@@ -10,8 +10,8 @@ use crate::legality::balanced_stages;
 /// out because it seems of no use: somebody asked for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Space {
-    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by in
-    /// microbatches of some size, or where fewer devices may do, any number of them.
+    /// Data degrees; empty: beside the other degrees, as many replicas as there are devices for and the batch divides by, in
+    /// microbatches of some size; where fewer devices may do, any number of them.
     pub data: Vec<u32>,
     /// Tensor degrees; empty: all that divide heads, up to 64.
     pub tensor: Vec<u32>,

@@ -107,8 +107,8 @@ impl Tree {
         if limit == u64::MAX { 0.0 } else { (reward / self.reward(limit)).min(1.0) }
     }
 
-    /// The next child of a node on a walk, after choices; `None` if none is open. What cannot go under a limit is closed; what is
-    /// known is measured by something else, or the same.
+    /// The next child of a node on a walk, after choices; `None` if none is open. What cannot go under a limit is closed;
+    /// what is known is measured by something else, or the same.
     pub(super) fn next(
         &mut self,
         node: usize,
@@ -224,7 +224,12 @@ impl Tree {
         let children = &self.nodes[node].children;
         let step = children[open[0]].action.choice.step();
         // Cuts belong to positions that are as wide and as many, keys to their name.
+        let uniform = Choice::Layout(Layout::Uniform);
         let own = match step {
+            // What uniform plans are laid on.
+            Step::Kind if chosen.contains(&uniform) => {
+                way.iter().find(|own| own.step() == step).filter(|_| way.contains(&uniform))
+            }
             Step::Kind | Step::End => {
                 let shape = |choice: &&Choice| is_degree(**choice);
                 let same = way.iter().filter(shape).eq(chosen.iter().filter(shape));
