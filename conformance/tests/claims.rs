@@ -1,0 +1,83 @@
+//! Every claim of `scenarios/claims` holds, or says why it does not; and comes to what its golden says: words exactly, numbers
+//! within 1e-9. `UPDATE_GOLDENS=1` rewrites.
+
+use serde_json::{Map, Value, json};
+use trainyard_conformance::claims::{Claim, Found, Shape, claims, simulate};
+
+/// Relative distance of two numbers that count as the same.
+const CLOSE: f64 = 1e-9;
+
+fn shape(of: &Shape) -> Value {
+    json!({
+        "plan": of.plan,
+        "iteration_s": of.seconds,
+        "tokens_per_second_per_device": of.rate,
+        "compute_share": of.compute,
+        "exposed_share": of.exposed,
+        "idle_share": of.idle,
+        "communication_s": of.communication,
+    })
+}
+
+fn golden(found: &Found) -> Value {
+    let baselines = found.baselines.iter().map(|(name, of)| (name.clone(), shape(of))).collect::<Map<_, _>>();
+    let points = found.points.iter().map(|(point, of)| (point.nodes.clone(), shape(of))).collect::<Map<_, _>>();
+    json!({ "policy": shape(&found.own), "baselines": baselines, "points": points })
+}
+
+/// Paths at which two values differ.
+fn differences(path: &str, was: &Value, is: &Value) -> Vec<String> {
+    match (was, is) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
+            a.iter().flat_map(|(key, value)| differences(&format!("{path}.{key}"), value, &b[key])).collect()
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            let [a, b] = [a, b].map(|number| number.as_f64().expect("a float"));
+            if (a - b).abs() <= CLOSE * a.abs() { Vec::new() } else { vec![format!("{path}: was {a}, is {b}")] }
+        }
+        _ if was == is => Vec::new(),
+        _ => vec![format!("{path}: was {was}, is {is}")],
+    }
+}
+
+/// What is wrong with a claim.
+fn faults(claim: &Claim) -> Vec<String> {
+    let found = match simulate(claim) {
+        Ok(found) => found,
+        Err(what) => return vec![format!("{}: {what}", claim.title)],
+    };
+    let mut faults = Vec::new();
+    for wanted in &claim.wanted {
+        let value = found.value(wanted).expect("figures of baselines and points that are there");
+        let name = format!("{}, {} {}", claim.title, wanted.figure.name(), wanted.baseline.as_deref().unwrap_or(""));
+        match (wanted.holds(value), &wanted.missed) {
+            (false, None) => faults.push(format!("{name}: {value} misses {:?} to {:?}", wanted.least, wanted.most)),
+            (true, Some(_)) => faults.push(format!("{name}: {value} holds now, and the file says that it is missed")),
+            _ => {}
+        }
+    }
+    let (path, is) = (claim.folder.join("expected.json"), golden(&found));
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(&path, serde_json::to_string_pretty(&is).expect("plain values") + "\n").expect("writable");
+        return faults;
+    }
+    match std::fs::read_to_string(&path)
+        .map_err(|e| e.to_string())
+        .and_then(|t| serde_json::from_str(&t).map_err(|e| e.to_string()))
+    {
+        Ok(was) => faults.extend(differences(&claim.title, &was, &is)),
+        Err(what) => faults.push(format!("{}: {what}", path.display())),
+    }
+    faults
+}
+
+#[test]
+fn claims_hold_or_say_why_not() {
+    let claims = claims().expect("readable claims");
+    assert!(claims.len() >= 7, "{} claims", claims.len());
+    let faults = std::thread::scope(|scope| {
+        let of = claims.iter().map(|claim| scope.spawn(move || faults(claim))).collect::<Vec<_>>();
+        of.into_iter().flat_map(|thread| thread.join().expect("a claim that is looked at")).collect::<Vec<_>>()
+    });
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
