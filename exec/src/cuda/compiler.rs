@@ -1,13 +1,14 @@
 //! Sources to device code, kept between runs.
 //!
 //! A file of the cache is named by all that its content depends on: the source and what it includes, the definitions, the
-//! architecture and the compiler's version. It is written under a temporary name and renamed, so that two processes do not
-//! meet in one; one that the driver refuses is built again.
+//! architecture and the compiler's version. It is written under a temporary name of its own and renamed, so that neither
+//! processes nor the ranks of one meet in it; one that the driver refuses is built again.
 
 #![expect(unsafe_code, reason = "NVRTC is a C interface")]
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 
@@ -97,7 +98,9 @@ fn keep(file: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let temporary = file.with_extension(format!("{}.part", std::process::id()));
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let temporary = file.with_extension(format!("{}.{number}.part", std::process::id()));
     std::fs::write(&temporary, image)?;
     std::fs::rename(&temporary, file)
 }
@@ -180,4 +183,26 @@ fn log_of(program: &Program) -> Result<String, DeviceError> {
     // SAFETY: a buffer of the size that NVRTC asked for.
     check(unsafe { sys::nvrtcGetProgramLog(program.0, log.as_mut_ptr().cast()) }, "reading the compiler's log")?;
     Ok(String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks of one process keep the same module at the same time: who reads gets all of it.
+    #[test]
+    fn a_file_of_the_cache_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, image) = (folder.path().join("module.cubin"), vec![7u8; 1 << 20]);
+        keep(&file, &image).expect("a folder that can be written");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..30).for_each(|_| keep(&file, &image).expect("its own file until it is renamed")));
+            }
+            for _ in 0..200 {
+                assert!(std::fs::read(&file).expect("a file") == image, "a part of a module");
+            }
+        });
+        assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 1, "temporary files were left");
+    }
 }

@@ -58,6 +58,11 @@ pub(super) trait Control {
     /// # Errors
     /// As of [`arrive`](Self::arrive).
     fn wait(&mut self, until: u64) -> Result<(), Stop>;
+    /// All ends of the rank have ended: waits for what other ranks still tell it of this iteration.
+    ///
+    /// # Errors
+    /// As of [`arrive`](Self::arrive).
+    fn finish(&mut self) -> Result<(), Stop>;
 }
 
 /// Events at the begin and end of an instruction.
@@ -141,6 +146,8 @@ impl<'a, W: Worker> Ahead<'a, W> {
         self.worker.settle().map_err(Stop::NotFinite)?;
         let end = self.carry(&mut meeting, |run| run.anchor())?;
         let measured = self.carry(&mut meeting, |run| run.measure(held, begin, end))?;
+        meeting.beat().wait(self.epoch.elapsed());
+        meeting.finish()?;
         let has_norm = self.context.role().instructions().iter().any(|i| matches!(i.op, Op::GradientNorm));
         let gradient_norm = has_norm.then(|| self.worker.total_gradient_norm());
         Ok(Report {

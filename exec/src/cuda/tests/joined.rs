@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ir::{Backend, BackendError, Model, Precision, Problem, SimDuration, ZeroStage};
 
@@ -12,7 +13,7 @@ use crate::cuda::Gpus;
 use crate::data::generate;
 use crate::device::{Device, DeviceError, Devices, Elsewhere, Links, Operation};
 use crate::kernels::testing::long_tests;
-use crate::runtime::tests::{domain, of_processes};
+use crate::runtime::tests::{domain, of_processes, of_slow_processes};
 use crate::runtime::{CpuBackend, CpuOptions, Snapshot};
 use crate::state::tests::programs::{Division, program};
 
@@ -64,19 +65,30 @@ impl Devices for Apart {
     }
 }
 
+/// What ranks are.
+#[derive(Clone, Copy, Debug)]
+enum Ranks {
+    Threads,
+    Processes,
+    /// Processes that hear of each other so late.
+    Slow(Duration),
+}
+
 /// Losses, and the state after.
 fn trained(
     (model, precision): (&Model, Precision),
     division: &Division,
     devices: Arc<dyn Devices>,
-    processes: bool,
+    ranks: Ranks,
 ) -> Result<(Vec<f64>, Snapshot), BackendError> {
     let program = program(model, &workload(precision), division);
     let options = CpuOptions { devices: Some(devices), ..CpuOptions::default() };
     let cluster = domain(&vec![1.0; program.world() as usize]);
-    let mut backend = match processes {
-        true => of_processes(cluster, generate(1, 30_000), options),
-        false => CpuBackend::new(cluster, generate(1, 30_000), options),
+    let text = generate(1, 30_000);
+    let mut backend = match ranks {
+        Ranks::Threads => CpuBackend::new(cluster, text, options),
+        Ranks::Processes => of_processes(cluster, text, options),
+        Ranks::Slow(delay) => of_slow_processes(cluster, text, options, delay),
     };
     backend.load(Arc::clone(&program))?;
     let mut losses = Vec::new();
@@ -114,12 +126,11 @@ fn bits() {
     let of = [(deep(llama()), Precision::Bf16), (deep(gpt2()), Precision::Fp32)];
     for (at, division) in divisions().iter().enumerate().filter(|(at, _)| at % 2 == part) {
         for (model, precision) in of.iter().skip(at / 2 % 2).take(if long_tests() { 2 } else { 1 }) {
-            let train =
-                |devices, processes| trained((model, *precision), division, devices, processes).expect("a training");
-            let apart = train(Arc::new(Apart(Gpus::default())), false);
-            for processes in [false, true] {
-                let joined = train(Arc::new(Gpus::default()), processes);
-                let what = format!("{division:?}, {}, of processes: {processes}", precision.name());
+            let train = |devices, ranks| trained((model, *precision), division, devices, ranks).expect("a training");
+            let apart = train(Arc::new(Apart(Gpus::default())), Ranks::Threads);
+            for ranks in [Ranks::Threads, Ranks::Processes] {
+                let joined = train(Arc::new(Gpus::default()), ranks);
+                let what = format!("{division:?}, {}, of {ranks:?}", precision.name());
                 assert_eq!(joined.0, apart.0, "losses of {what}");
                 assert!(joined.1 == apart.1, "weights or moments of {what}");
             }
@@ -138,12 +149,35 @@ fn ranks_joined_by_nccl_train_the_bits_of_ranks_apart() {
     }
 }
 
+/// Devices exchange without the words of ranks, which may therefore come when the iteration is over.
+#[test]
+#[ignore = "run by what_ranks_say_may_come_late"]
+fn late() {
+    let two = Division { microbatches: 2, ..Division::ONE };
+    for division in [Division { data: 2, ..two }, Division { positions: 2, ..two }, Division { tensor: 2, ..two }] {
+        let train = |ranks| {
+            let outcome = trained((&llama(), Precision::Fp32), &division, Arc::new(Gpus::default()), ranks);
+            outcome.unwrap_or_else(|error| panic!("{division:?}, {ranks:?}: {error}"))
+        };
+        let (prompt, slow) = (train(Ranks::Threads), train(Ranks::Slow(Duration::from_millis(100))));
+        assert!(slow == prompt, "losses, weights or moments of {division:?}");
+    }
+    answer("done");
+}
+
+#[test]
+fn what_ranks_say_may_come_late() {
+    let Some(whole) = whole("what_ranks_say_may_come_late") else { return };
+    let answer = machine::run(whole, "joined::late", &[]);
+    assert!(answer.ok, "{}", answer.words);
+}
+
 /// Losses of a training over two ranks, or why it ended.
 #[test]
 #[ignore = "run by every_wait_of_an_exchange_is_needed"]
 fn losses() {
     let division = Division { data: 2, microbatches: 2, ..Division::ONE };
-    let words = match trained((&llama(), Precision::Fp32), &division, Arc::new(Gpus::default()), false) {
+    let words = match trained((&llama(), Precision::Fp32), &division, Arc::new(Gpus::default()), Ranks::Threads) {
         Ok((losses, _)) => format!("{losses:?}"),
         Err(error) => error.to_string(),
     };
@@ -181,7 +215,7 @@ fn failing() {
     let fault = |kind| Fault { rank: ir::Rank::new(2), iteration: 1, instruction: None, kind };
     let options = CpuOptions {
         devices: Some(Arc::new(Gpus::default())),
-        stall_timeout: std::time::Duration::from_secs(2),
+        stall_timeout: Duration::from_secs(2),
         faults: kind.map(fault).into_iter().collect(),
         ..CpuOptions::default()
     };
@@ -193,7 +227,7 @@ fn failing() {
     let begin = std::time::Instant::now();
     let error = run(&mut backend).expect_err("a failure");
     drop(backend);
-    assert!(begin.elapsed() < std::time::Duration::from_secs(50), "all ranks end: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(50), "all ranks end: {:?}", begin.elapsed());
     answer(&error.to_string());
 }
 

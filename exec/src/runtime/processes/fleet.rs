@@ -180,11 +180,16 @@ impl Processes {
 
     /// Welcomes all workers and hands each a stream to each other one.
     pub(in crate::runtime) fn hand_out(&mut self) {
+        self.hand_out_of(Socket::pair);
+    }
+
+    /// The same of streams that `pair` makes both ends of.
+    pub(super) fn hand_out_of(&mut self, pair: impl Fn() -> std::io::Result<(Socket, Socket)>) {
         self.welcome(|| Peers::Handed);
         for one in 0..self.members.len() {
             for other in one + 1..self.members.len() {
                 // A worker that is gone is found by what is heard of it.
-                let _ = Socket::pair().and_then(|(first, second)| {
+                let _ = pair().and_then(|(first, second)| {
                     self.members[one].control.hand_over(&first)?;
                     self.members[other].control.hand_over(&second)
                 });

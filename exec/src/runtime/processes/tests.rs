@@ -1,5 +1,6 @@
 //! Fleets whose workers are threads of the test, over the streams that processes use; who is no part of a run.
 
+use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,44 @@ pub(in crate::runtime) fn over_unix<W: Worker + 'static>(
     watchfulness: Watchfulness,
     build: impl Build<W> + Clone,
 ) -> Processes {
+    over(world, watchfulness, build, Socket::pair)
+}
+
+/// Workers over Unix sockets that carry what workers tell each other, whatever it is, this much later.
+pub(in crate::runtime) fn over_slow_unix<W: Worker + 'static>(
+    world: u32,
+    delay: Duration,
+    build: impl Build<W> + Clone,
+) -> Processes {
+    over(world, Watchfulness::default(), build, || {
+        let ((one, near), (far, other)) = (Socket::pair()?, Socket::pair()?);
+        carry_late(near.again()?, far.again()?, delay);
+        carry_late(far, near, delay);
+        Ok((one, other))
+    })
+}
+
+/// Passes on what comes from one socket to another, until either ends.
+fn carry_late(mut from: Socket, mut to: Socket, delay: Duration) {
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        let mut pass = || -> io::Result<bool> {
+            let count = from.read(&mut bytes)?;
+            std::thread::sleep(delay);
+            to.write_all(&bytes[..count]).map(|()| count > 0)
+        };
+        while pass().unwrap_or(false) {}
+        from.close();
+        to.close();
+    });
+}
+
+fn over<W: Worker + 'static>(
+    world: u32,
+    watchfulness: Watchfulness,
+    build: impl Build<W> + Clone,
+    pair: impl Fn() -> io::Result<(Socket, Socket)>,
+) -> Processes {
     let mut controls = Vec::new();
     for _ in 0..world {
         let (mine, theirs) = Socket::pair().unwrap();
@@ -24,7 +63,7 @@ pub(in crate::runtime) fn over_unix<W: Worker + 'static>(
         std::thread::spawn(move || serve(theirs, None, build));
     }
     let mut processes = Processes::new(controls, Children::default(), "threads".to_owned(), watchfulness).unwrap();
-    processes.hand_out();
+    processes.hand_out_of(pair);
     processes.joined().unwrap();
     processes
 }

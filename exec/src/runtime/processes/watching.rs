@@ -1,5 +1,8 @@
 //! What ranks of several processes tell each other while their devices exchange: an end of an exchange that was put on its
 //! stream is told to its other ends, so that who keeps all waiting can be named.
+//!
+//! Devices do not wait for these words, which may come when the exchange has long ended. The iteration ends when all of them
+//! have come: in the next one they would be about ends that were not reached.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -45,13 +48,18 @@ impl<'a> Watching<'a> {
         }
     }
 
+    /// The first end of another rank in a transaction of this one that is not known to be reached.
+    fn unreached(&self, state: &State, transaction: usize) -> Option<EndId> {
+        let ends = &self.script.transactions[transaction].ends;
+        let reached = &state.slots[transaction].reached;
+        // To itself a rank says nothing.
+        let end = (0..reached.len()).find(|&end| reached[end].is_none() && self.peers[ends[end].rank].is_some())?;
+        Some(EndId { transaction, end })
+    }
+
     /// The first end of another rank that an open one of this rank waits for.
     fn missing(&self, state: &State) -> Option<EndId> {
-        self.open.iter().find_map(|id| {
-            let reached = &state.slots[id.transaction].reached;
-            let end = (0..reached.len()).find(|end| *end != id.end && reached[*end].is_none())?;
-            Some(EndId { end, ..*id })
-        })
+        self.open.iter().find_map(|id| self.unreached(state, id.transaction))
     }
 }
 
@@ -91,5 +99,16 @@ impl Control for Watching<'_> {
         let at_most = Duration::from_nanos(until.saturating_sub(self.epoch.elapsed()).min(1 << 40));
         drop(self.inbox.sleep(state, Some(at_most)));
         self.lock().map(drop)
+    }
+
+    fn finish(&mut self) -> Result<(), Stop> {
+        let mut complete = 0;
+        loop {
+            let mut state = self.lock()?;
+            state.missing = (complete..state.slots.len()).find_map(|number| self.unreached(&state, number));
+            let Some(id) = state.missing else { return Ok(()) };
+            complete = id.transaction;
+            drop(self.inbox.sleep(state, None));
+        }
     }
 }

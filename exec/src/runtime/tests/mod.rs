@@ -60,6 +60,19 @@ pub(crate) fn of_processes(cluster: Cluster, text: Vec<u8>, options: CpuOptions)
     super::CpuBackend::over(cluster, text, options, processes)
 }
 
+/// The same, where what ranks tell each other comes this much later.
+#[cfg(feature = "cuda")]
+pub(crate) fn of_slow_processes(
+    cluster: Cluster,
+    text: Vec<u8>,
+    options: CpuOptions,
+    delay: Duration,
+) -> super::CpuBackend {
+    let world = u32::try_from(cluster.devices()).unwrap();
+    let processes = super::processes::tests::over_slow_unix(world, delay, super::processes::train);
+    super::CpuBackend::over(cluster, text, options, processes)
+}
+
 /// A microbatch of seven tokens, and a target more.
 fn seven() -> Batch {
     Batch { tokens: vec![0; 7], targets: vec![0; 8], ..Batch::default() }
