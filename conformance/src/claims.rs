@@ -34,6 +34,8 @@ pub struct Claim {
     pub wanted: Vec<Wanted>,
     /// Baselines of the twin; empty if there is no twin.
     pub twin: Vec<Baseline>,
+    /// Whether planning takes minutes.
+    pub slow: bool,
 }
 
 /// A decider: what stands in the place of the scenario's `[plan]`.
@@ -203,7 +205,7 @@ fn read(folder: &Path) -> Result<Claim, String> {
     let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
     let at = |what: String| format!("{}: {what}", path.display());
     let table: Table = text.parse().map_err(|e| at(format!("{e}")))?;
-    let known = ["title", "says", "account", "baselines", "points", "wanted", "twin"];
+    let known = ["title", "says", "account", "baselines", "points", "wanted", "twin", "slow"];
     if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
         return Err(at(format!("{key}: unknown; known are {}", known.join(", "))));
     }
@@ -239,6 +241,7 @@ fn read(folder: &Path) -> Result<Claim, String> {
         points: rows("points")?.into_iter().map(|row| point(row).map_err(at)).collect::<Result<Vec<_>, _>>()?,
         wanted: rows("wanted")?.into_iter().map(wanted).collect::<Result<Vec<_>, _>>()?,
         twin: baselines("twin")?,
+        slow: table.get("slow").and_then(Value::as_bool).unwrap_or(false),
     })
 }
 
