@@ -148,7 +148,7 @@ fn what_deepspeed_cannot_do_is_refused_by_name() {
     plan.stages[0].layers = vec![9];
     plan.stages[1].layers = vec![7];
     let refused = words(&config(&model(), &workload, &plan).expect_err("much"));
-    let (degrees, words_of_it) = ([2, 1], "DeepSpeed has no key for it: a tensor degree for each stage");
+    let (degrees, words_of_it) = ([2, 2, 1, 1], "DeepSpeed has no key for it: a tensor degree for each stage");
     let unlike = words(&config(&model(), &workload, &plan.clone().with_tensors(&degrees)).expect_err("much"));
     assert!(unlike.contains(words_of_it), "{unlike}");
     for part in ["plan.context", "plan.schedule", "plan.zero", "plan.stages"] {
