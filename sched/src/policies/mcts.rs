@@ -18,7 +18,7 @@
 //! What fits and breaks a limit is no answer. As long as nothing keeps to all limits, a plan counts as the worse the more it
 //! breaks one, so that the search goes to where they can be kept.
 //!
-//! The space is that of [`DynProg`](super::DynProg): uniform plans, stages of unequal layers on rows of each kind, and replicas
+//! The space is that of [`DynProg`]: uniform plans, stages of unequal layers on rows of each kind, and replicas
 //! of one kind each with unequal shares (on all kinds, also where fewer devices may do). Begun from the answer of `dynprog`
 //! ([`Start::DynProg`]), the search enters its plans with what they take first, and its bound counts where it is better. The
 //! budget covers both.
