@@ -241,7 +241,10 @@ fn read(folder: &Path) -> Result<Claim, String> {
         points: rows("points")?.into_iter().map(|row| point(row).map_err(at)).collect::<Result<Vec<_>, _>>()?,
         wanted: rows("wanted")?.into_iter().map(wanted).collect::<Result<Vec<_>, _>>()?,
         twin: baselines("twin")?,
-        slow: table.get("slow").and_then(Value::as_bool).unwrap_or(false),
+        slow: table
+            .get("slow")
+            .map_or(Some(false), Value::as_bool)
+            .ok_or_else(|| at("slow: neither true nor false".to_owned()))?,
     })
 }
 

@@ -3,9 +3,7 @@
 
 use serde_json::{Map, Value, json};
 use trainyard_conformance::claims::{Claim, Found, Shape, claims, simulate};
-
-/// Relative distance of two numbers that count as the same.
-const CLOSE: f64 = 1e-9;
+use trainyard_conformance::golden::{differences, rewrites};
 
 fn shape(of: &Shape) -> Value {
     json!({
@@ -25,21 +23,6 @@ fn golden(found: &Found) -> Value {
     json!({ "policy": shape(&found.own), "baselines": baselines, "points": points })
 }
 
-/// Paths at which two values differ.
-fn differences(path: &str, was: &Value, is: &Value) -> Vec<String> {
-    match (was, is) {
-        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
-            a.iter().flat_map(|(key, value)| differences(&format!("{path}.{key}"), value, &b[key])).collect()
-        }
-        (Value::Number(a), Value::Number(b)) => {
-            let [a, b] = [a, b].map(|number| number.as_f64().expect("a float"));
-            if (a - b).abs() <= CLOSE * a.abs() { Vec::new() } else { vec![format!("{path}: was {a}, is {b}")] }
-        }
-        _ if was == is => Vec::new(),
-        _ => vec![format!("{path}: was {was}, is {is}")],
-    }
-}
-
 /// What is wrong with a claim.
 fn faults(claim: &Claim) -> Vec<String> {
     let found = match simulate(claim) {
@@ -57,15 +40,13 @@ fn faults(claim: &Claim) -> Vec<String> {
         }
     }
     let (path, is) = (claim.folder.join("expected.json"), golden(&found));
-    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+    if rewrites() {
         std::fs::write(&path, serde_json::to_string_pretty(&is).expect("plain values") + "\n").expect("writable");
         return faults;
     }
-    match std::fs::read_to_string(&path)
-        .map_err(|e| e.to_string())
-        .and_then(|t| serde_json::from_str(&t).map_err(|e| e.to_string()))
-    {
-        Ok(was) => faults.extend(differences(&claim.title, &was, &is)),
+    let was = std::fs::read_to_string(&path).map_err(|e| e.to_string());
+    match was.and_then(|text| serde_json::from_str(&text).map_err(|e| e.to_string())) {
+        Ok(was) => differences(&claim.title, &was, &is, &mut faults),
         Err(what) => faults.push(format!("{}: {what}", path.display())),
     }
     faults

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use trainyard::results::{error_json, json};
 use trainyard::{Context, Error, Loaded, scenario};
+use trainyard_conformance::golden::{differences, rewrites};
 use trainyard_conformance::workspace::root;
-
-/// Relative distance of two numbers that count as the same.
-const CLOSE: f64 = 1e-9;
 
 fn folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("scenarios")).expect("the scenarios of the checkout");
@@ -44,32 +42,6 @@ fn answers(folder: &Path) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Paths at which two values differ.
-fn differences(path: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
-    match (was, is) {
-        (Value::Object(a), Value::Object(b)) => {
-            for (key, value) in a {
-                differences(&format!("{path}.{key}"), value, b.get(key).unwrap_or(&Value::Null), found);
-            }
-            let new = b.keys().filter(|key| !a.contains_key(*key));
-            found.extend(new.map(|key| format!("{path}.{key}: is new")));
-        }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            for (index, (a, b)) in a.iter().zip(b).enumerate() {
-                differences(&format!("{path}[{index}]"), a, b, found);
-            }
-        }
-        (Value::Number(a), Value::Number(b)) if a.is_f64() && b.is_f64() => {
-            let (a, b) = (a.as_f64().expect("a float"), b.as_f64().expect("a float"));
-            if (a - b).abs() > CLOSE * a.abs() {
-                found.push(format!("{path}: was {a}, is {b}"));
-            }
-        }
-        _ if was == is => {}
-        _ => found.push(format!("{path}: was {was}, is {is}")),
-    }
-}
-
 fn compare(name: &str, was: &str, is: &str) -> Vec<String> {
     let mut found = Vec::new();
     if Path::new(name).extension().is_some_and(|extension| extension == "json") {
@@ -92,7 +64,7 @@ fn compare(name: &str, was: &str, is: &str) -> Vec<String> {
 
 #[test]
 fn scenarios_give_what_they_gave() {
-    let update = std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1");
+    let update = rewrites();
     let mut faults = Vec::new();
     let folders = folders();
     assert!(folders.len() >= 8, "the first scenarios are gone: {folders:?}");

@@ -79,9 +79,8 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// Everything may be used, whole nodes are paid, passes draw the limit, what waits half of it: A100s that train draw their
-    /// limit in passes and between 20 and 75 % of it while they exchange gradients, half in the middle of the models measured
-    /// (Patel et al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud").
+    /// Everything may be used, whole nodes are paid, passes draw the limit, what waits half of it. Both shares are assumed, not
+    /// measured: a scenario that has a figure of its own says it, and results name the shares that they rest on.
     fn default() -> Self {
         let headroom = Headroom::Bytes(Bytes::ZERO);
         Self { headroom, paid: Paid::default(), busy_power: 1.0, waiting_power: 0.5, site_factor: 1.0 }

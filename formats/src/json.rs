@@ -27,20 +27,40 @@ const MOST_NODES: usize = 2_000_000;
 /// # Errors
 /// The first fault: after it, places of brackets would be guesses.
 pub(crate) fn settings(text: &str) -> Result<Vec<Setting>, Fault> {
-    let mut parser = Parser { text, rest: text.char_indices().peekable(), settings: Vec::new(), nodes: 0 };
-    if text.starts_with('\u{feff}') {
-        parser.rest.next();
-    }
-    parser.blank();
+    let mut parser = Parser::new(text);
     if parser.peek() != Some('{') {
         return Err(parser.fault("an object in braces should begin here"));
     }
-    parser.object("", 0)?;
-    parser.blank();
-    if parser.peek().is_some() {
-        return Err(parser.fault("something stands behind the last brace"));
+    let Tree::Object(keys) = parser.node(0)?.value else { return Ok(Vec::new()) };
+    parser.end("something stands behind the last brace")?;
+    let mut found = Vec::new();
+    flatten("", keys, &mut found);
+    match found.get(MOST_KEYS) {
+        Some(Setting { range, .. }) => {
+            Err(Fault { message: "more keys than any configuration has".to_owned(), range: range.clone() })
+        }
+        None => Ok(found),
     }
-    Ok(parser.settings)
+}
+
+/// Keys under a path, those of objects that have keys in the place of the objects.
+fn flatten(path: &str, keys: Vec<(String, Range<usize>, Node)>, found: &mut Vec<Setting>) {
+    for (key, range, node) in keys {
+        let path = if path.is_empty() { key } else { format!("{path}.{key}") };
+        match node.value {
+            Tree::Object(keys) if !keys.is_empty() => flatten(&path, keys, found),
+            value => found.push(Setting { path, value: flat(value), range }),
+        }
+    }
+}
+
+/// A value without the keys of objects in it, which have no path.
+fn flat(value: Tree) -> Value {
+    match value {
+        Tree::Object(_) => Value::Table,
+        Tree::List(items) => Value::List(items.into_iter().map(|item| flat(item.value)).collect()),
+        Tree::Leaf(value) => value,
+    }
 }
 
 /// A value of a tree, and the bytes that it stands at.
@@ -66,25 +86,34 @@ pub(crate) enum Tree {
 /// # Errors
 /// The first fault: after it, places of brackets would be guesses.
 pub(crate) fn tree(text: &str) -> Result<Node, Fault> {
-    let mut parser = Parser { text, rest: text.char_indices().peekable(), settings: Vec::new(), nodes: 0 };
-    if text.starts_with('\u{feff}') {
-        parser.rest.next();
-    }
-    parser.blank();
+    let mut parser = Parser::new(text);
     let node = parser.node(0)?;
-    parser.blank();
-    if parser.peek().is_some() {
-        return Err(parser.fault("something stands behind the last bracket"));
-    }
+    parser.end("something stands behind the last bracket")?;
     Ok(node)
 }
 
 struct Parser<'t> {
     text: &'t str,
     rest: Peekable<CharIndices<'t>>,
-    settings: Vec<Setting>,
-    /// Values of a tree so far.
+    /// Values so far.
     nodes: usize,
+}
+
+impl<'t> Parser<'t> {
+    /// Before the first value.
+    fn new(text: &'t str) -> Self {
+        let mut parser = Parser { text, rest: text.char_indices().peekable(), nodes: 0 };
+        if text.starts_with('\u{feff}') {
+            parser.rest.next();
+        }
+        parser.blank();
+        parser
+    }
+    /// Refuses what stands behind the last value.
+    fn end(&mut self, message: &str) -> Result<(), Fault> {
+        self.blank();
+        if self.peek().is_some() { Err(self.fault(message)) } else { Ok(()) }
+    }
 }
 
 impl Parser<'_> {
@@ -118,51 +147,6 @@ impl Parser<'_> {
     fn line(&mut self) {
         while self.rest.next_if(|(_, c)| *c != '\n').is_some() {}
     }
-    fn object(&mut self, path: &str, depth: usize) -> Result<(), Fault> {
-        if depth > DEEPEST {
-            return Err(self.fault("objects are nested too deeply"));
-        }
-        self.rest.next();
-        loop {
-            self.blank();
-            match self.peek() {
-                Some('}') => {
-                    self.rest.next();
-                    return Ok(());
-                }
-                Some('"' | '\'') => {}
-                _ => return Err(self.fault("a key in quotes or a closing brace should stand here")),
-            }
-            let start = self.at();
-            let key = self.string()?;
-            let range = start..self.at();
-            self.blank();
-            if self.rest.next_if(|(_, c)| *c == ':').is_none() {
-                return Err(self.fault("a colon should stand here"));
-            }
-            self.blank();
-            let path = if path.is_empty() { key } else { format!("{path}.{key}") };
-            if self.settings.len() >= MOST_KEYS {
-                return Err(self.fault("more keys than any configuration has"));
-            }
-            if self.peek() == Some('{') {
-                let before = self.settings.len();
-                self.object(&path, depth + 1)?;
-                if self.settings.len() == before {
-                    self.settings.push(Setting { path, value: Value::Table, range });
-                }
-            } else {
-                let value = self.value(depth)?;
-                self.settings.push(Setting { path, value, range });
-            }
-            self.blank();
-            match self.peek() {
-                Some(',') => drop(self.rest.next()),
-                Some('}') => {}
-                _ => return Err(self.fault("a comma or a closing brace should stand here")),
-            }
-        }
-    }
     fn node(&mut self, depth: usize) -> Result<Node, Fault> {
         self.nodes += 1;
         if depth > DEEPEST || self.nodes > MOST_NODES {
@@ -170,14 +154,14 @@ impl Parser<'_> {
         }
         let start = self.at();
         let value = match self.peek() {
-            Some('{') => self.tree_object(depth)?,
-            Some('[') => self.tree_list(depth)?,
+            Some('{') => self.object(depth)?,
+            Some('[') => self.list(depth)?,
             Some('"' | '\'') => Tree::Leaf(Value::Text(self.string()?)),
             _ => Tree::Leaf(self.word()?),
         };
         Ok(Node { value, range: start..self.at() })
     }
-    fn tree_list(&mut self, depth: usize) -> Result<Tree, Fault> {
+    fn list(&mut self, depth: usize) -> Result<Tree, Fault> {
         self.rest.next();
         let mut items = Vec::new();
         loop {
@@ -194,7 +178,7 @@ impl Parser<'_> {
             }
         }
     }
-    fn tree_object(&mut self, depth: usize) -> Result<Tree, Fault> {
+    fn object(&mut self, depth: usize) -> Result<Tree, Fault> {
         self.rest.next();
         let mut keys = Vec::new();
         loop {
@@ -221,40 +205,6 @@ impl Parser<'_> {
                 Some(',') => drop(self.rest.next()),
                 Some('}') => {}
                 _ => return Err(self.fault("a comma or a closing brace should stand here")),
-            }
-        }
-    }
-    fn value(&mut self, depth: usize) -> Result<Value, Fault> {
-        match self.peek() {
-            Some('"' | '\'') => self.string().map(Value::Text),
-            Some('[') => self.list(depth + 1),
-            Some('{') => {
-                // Inside a list: its keys have no path.
-                let before = self.settings.len();
-                self.object("", depth + 1)?;
-                self.settings.truncate(before);
-                Ok(Value::Table)
-            }
-            _ => self.word(),
-        }
-    }
-    fn list(&mut self, depth: usize) -> Result<Value, Fault> {
-        if depth > DEEPEST {
-            return Err(self.fault("lists are nested too deeply"));
-        }
-        self.rest.next();
-        let mut items = Vec::new();
-        loop {
-            self.blank();
-            if self.rest.next_if(|(_, c)| *c == ']').is_some() {
-                return Ok(Value::List(items));
-            }
-            items.push(self.value(depth)?);
-            self.blank();
-            match self.peek() {
-                Some(',') => drop(self.rest.next()),
-                Some(']') => {}
-                _ => return Err(self.fault("a comma or a closing bracket should stand here")),
             }
         }
     }

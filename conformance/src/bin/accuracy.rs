@@ -116,7 +116,7 @@ fn page(rows: &[Row]) -> (String, bool) {
          Five rounds. In each, one calibration of the machine (matrix products, streaming kernels, attention, copies,\n\
          collectives, dispatch, and what two small models of other sizes take in training beyond those: over two replicas, two\n\
          tensor ranks, and four devices emulated alike), then every case below simulated and trained for real. No figure of a\n\
-         case enters the calibration; three of the ten plan shapes resemble what it trains. Simulated and measured are medians\n\
+         case enters the calibration; three of the plan shapes resemble what it trains. Simulated and measured are medians\n\
          over the rounds;\n\
          in a round, measured is the median of five iterations after three to warm up, and +/- half the distance between the\n\
          quartiles over it. An emulated device occupies a multiple of the thread-CPU time that its instruction really took.\n\n\
