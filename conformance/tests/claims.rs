@@ -2,7 +2,7 @@
 //! within 1e-9. `UPDATE_GOLDENS=1` rewrites.
 
 use serde_json::{Map, Value, json};
-use trainyard_conformance::claims::{Claim, Found, Shape, claims, simulate};
+use trainyard_conformance::claims::{Claim, Found, Shape, claims, simulate, variant};
 use trainyard_conformance::golden::{differences, rewrites};
 
 fn shape(of: &Shape) -> Value {
@@ -68,4 +68,24 @@ fn claims_hold_or_say_why_not() {
         of.into_iter().flat_map(|thread| thread.join().expect("a claim that is looked at")).collect::<Vec<_>>()
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// What the executor would train has a plan, whoever plans.
+#[test]
+fn every_twin_has_a_plan() {
+    for claim in claims().expect("readable claims") {
+        let path = claim.folder.join("twin.toml");
+        let own = std::iter::once((None, None));
+        let others = claim
+            .twin
+            .iter()
+            .map(|baseline| (Some(&baseline.plan).filter(|plan| !plan.is_empty()), baseline.point.as_ref()));
+        assert!(!claim.twin.is_empty(), "{}: nobody to hold the twin against", claim.title);
+        for (plan, point) in own.chain(others) {
+            let loaded = variant(&path, plan, point).unwrap_or_else(|what| panic!("{what}"));
+            let report = trainyard::simulate(&loaded, &trainyard::Context::default());
+            let report = report.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(report.prediction.iteration_ms > 0.0, "{}", path.display());
+        }
+    }
 }
